@@ -226,6 +226,7 @@ class Worker(BaseModel):
     worker_id: str
     queues: list[str]
     agents: dict[str, str]
+    budgets: dict[str, list[AgentBudget]] = Field(description="Budgets in the definitions of the agents, by agent.")
     default_agent: str | None = Field(description="The agent for runs whose requests name no agent, or null.")
     app_version: str | None
     on_version_mismatch: VersionPolicy

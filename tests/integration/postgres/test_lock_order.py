@@ -9,24 +9,29 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection
+from functools import partial
 from itertools import count
 from typing import TypeVar
 
 import asyncpg
 import pytest
 
-from runyard.models import Message
+from runyard.models import Limit, Message
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.scheduling import Effects
 from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
-from runyard_backends.postgres.backend import connect
+from runyard_backends.postgres.accepts import encoded
+from runyard_backends.postgres.backend import PostgresBackend, connect
+from runyard_backends.postgres.database import milliseconds
 from tests.support.lock_waits import until_a_session_waits
 
 SECONDS = float(os.environ.get("RUNYARD_TEST_LOCKS", "2"))
 THREADS = 24
+WAIT = 20.0
+"""Seconds for which a batch waits for a locked thread: more than a test needs."""
 OTHERS = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
 
 T = TypeVar("T")
@@ -100,6 +105,63 @@ class Rounds:
 
     def _offer(self, effects: Effects) -> None:
         self.offered |= {job.ref for job in effects.jobs}
+
+
+Call = Callable[[], Awaitable[object]]
+
+
+async def accepts(backend: PostgresBackend, threads: list[str]) -> Call:
+    requests = [AcceptRequest(thread_id=thread, run_id="r", input=Message.user("hi")) for thread in threads]
+    rows = [encoded(request).row for request in requests]
+    return partial(backend.db.rows_unless_locked, "accept", "", rows, milliseconds(WAIT))
+
+
+async def claims(backend: PostgresBackend, threads: list[str]) -> Call:
+    return partial(backend.runs.claim, "w", [await queued(backend, thread) for thread in threads], wait=WAIT)
+
+
+async def completions(backend: PostgresBackend, threads: list[str]) -> Call:
+    claimed = await backend.runs.claim("w", [await queued(backend, thread) for thread in threads])
+    return partial(backend.runs.complete, [Write(attempt=claim.attempt) for claim in claimed if claim.attempt], wait=WAIT)
+
+
+async def queued(backend: PostgresBackend, thread: str) -> RunRef:
+    accepted = await backend.runs.accept(AcceptRequest(thread_id=thread, run_id="r", input=Message.user("hi")))
+    return accepted.effects.jobs[0].ref
+
+
+@pytest.mark.parametrize(
+    ("verb", "one_by_one"),
+    [(accepts, False), (accepts, True), (claims, False), (completions, False), (completions, True)],
+)
+async def test_a_batch_locks_its_threads_by_their_keys(
+    postgres_url: str, verb: Callable[[PostgresBackend, list[str]], Awaitable[Call]], one_by_one: bool
+) -> None:
+    """O5: a batch in descending order has locked the other threads while it waits for the one with the highest key.
+
+    With a limit of the deployment, batches process their runs one by one, and claims wait for no thread.
+    """
+    backend = await connect(postgres_url, max_pool_size=4)
+    assert isinstance(backend, PostgresBackend)
+    await backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
+    if one_by_one:
+        await backend.limits.set_limit(Limit(name="running_per_agent", most=1000))
+    threads = [f"t{n}" for n in range(4)]
+    holder, reader = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    try:
+        for thread in threads:
+            await backend.threads.store_message(thread, Message.user("hello"))
+        batch = await verb(backend, threads[::-1])
+        async with holder.transaction():
+            await holder.execute("SELECT 1 FROM runyard.threads WHERE thread_id = $1 FOR UPDATE", threads[-1])
+            call = asyncio.ensure_future(batch())
+            await until_a_session_waits(reader, call=call)
+            assert await reader.fetch("SELECT thread_id FROM runyard.threads FOR UPDATE SKIP LOCKED") == []
+        await call
+    finally:
+        await holder.close()
+        await reader.close()
+        await backend.close()
 
 
 @pytest.mark.parametrize("fresh", [False, True], ids=["known", "made meanwhile"])
