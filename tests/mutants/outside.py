@@ -64,8 +64,8 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a process id proves a running dev", "runner/runyard/support/dev_file.py",
-        "return deployment if fits and _is_locked(folder) else None",
-        "return deployment if fits else None",
+        "return deployment if deployment is not None and _is_locked(folder) else None",
+        "return deployment",
         "tests/unit/cli/test_dev_file.py",
     ),
     mutant(

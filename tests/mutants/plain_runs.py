@@ -27,7 +27,7 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a batch of accepts takes inherited run ids", PLAIN,
-        "CASE WHEN t.parent_thread_id IS NULL THEN t.lane_floor END", "t.lane_floor",
+        "t.parent_thread_id IS NULL AND t.deleted_at IS NULL", "t.deleted_at IS NULL",
         BATCHES, "-k", "Inheritance",
     ),
     mutant(
