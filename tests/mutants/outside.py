@@ -466,6 +466,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/events/test_thread_stream_bounds.py", "-k", "goes_on_during",
     ),
     mutant(
+        "a thread's stream says a run twice that ended during a listing", "runner/runyard/events/thread_stream.py",
+        "self.thread_id, run_id, last)", "self.thread_id, run_id, self._last(run_id))",
+        "tests/unit/events/test_thread_stream.py", "-k", "ends_during",
+    ),
+    mutant(
         "a thread's stream takes a run that said nothing yet as read", "runner/runyard/events/thread_stream.py",
         " and self._last(run.run_id):", ":",
         "tests/unit/events/test_thread_stream_bounds.py", "-k", "come_late",

@@ -270,7 +270,9 @@ class _Reader:
         if run.status is not RunStatus.RUNNING or run.run_id == self.passing or len(self.following) >= MAX_FOLLOWED_RUNS:
             return False
         self.behind.pop(run.run_id, None)
-        self.following[run.run_id] = asyncio.create_task(self._read(run.run_id, live=True), name="runyard-thread-run")
+        last = self._last(run.run_id)  # read here, because the run's end may be passed on before the task begins
+        reading = self._read(run.run_id, last, live=True)
+        self.following[run.run_id] = asyncio.create_task(reading, name="runyard-thread-run")
         return True
 
     async def _take_turns(self) -> None:
@@ -282,7 +284,8 @@ class _Reader:
                 continue
             again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
-            if await self._read(run.run_id, live=False) and self._last(run.run_id):  # else its first event may still come
+            last = self._last(run.run_id)
+            if await self._read(run.run_id, last, live=False) and self._last(run.run_id):  # else its first event may still come
                 self.passed[run.run_id] = run
             self.passing = None
         if again:
@@ -329,15 +332,15 @@ class _Reader:
             count, cursor = count + len(page.items), page.next
         return False
 
-    async def _read(self, run_id: str, *, live: bool) -> bool:
-        """Pass on the run's events until the run stops. Without ``live``, pass on only the events that exist already.
+    async def _read(self, run_id: str, last: str | None, *, live: bool) -> bool:
+        """Pass on the run's events after the event ``last`` until the run stops.
 
-        Return False if a read fails.
+        Without ``live``, pass on only the events that exist already. Return False if a read fails.
         """
         reading = follow_run if live else events_so_far
         gap: Event | None = None
         try:
-            async with aclosing(reading(self.backend, self.thread_id, run_id, self._last(run_id))) as events:
+            async with aclosing(reading(self.backend, self.thread_id, run_id, last)) as events:
                 async for event in events:
                     if event.id is None and not live:  # a gap is sent only before an event, maybe in the next turn
                         gap = event

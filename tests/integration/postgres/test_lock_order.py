@@ -122,7 +122,8 @@ async def claims(backend: PostgresBackend, threads: list[str]) -> Call:
 
 async def completions(backend: PostgresBackend, threads: list[str]) -> Call:
     claimed = await backend.runs.claim("w", [await queued(backend, thread) for thread in threads])
-    return partial(backend.runs.complete, [Write(attempt=claim.attempt) for claim in claimed if claim.attempt], wait=WAIT)
+    attempts = sorted((claim.attempt for claim in claimed if claim.attempt), key=lambda attempt: -attempt.thread_key)
+    return partial(backend.runs.complete, [Write(attempt=attempt) for attempt in attempts], wait=WAIT)
 
 
 async def queued(backend: PostgresBackend, thread: str) -> RunRef:

@@ -13,12 +13,15 @@ import pytest
 
 from runyard import Client
 from runyard.domain.events import ThreadEvent
+from runyard.domain.states import RunStatus
 from runyard.events import thread_stream
 from runyard.events.thread_cursor import ThreadCursor
 from runyard.events.thread_stream import MAX_UNREAD_CHARACTERS, Unread, follow_thread
-from runyard.models import Event, HitlRequest, JsonObject
+from runyard.models import Event, HitlRequest, JsonObject, Run
 from runyard.ports.commands import Write
+from runyard.ports.queries import PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
+from runyard.ports.results import Page
 from runyard.ports.workers import WorkerInfo
 from runyard_backends.memory import MemoryBackend, connect
 
@@ -105,6 +108,37 @@ async def test_before_a_higher_fence_the_runs_below_it_are_found(stage: Stage, m
                 cursor = entry.cursor
                 break
     assert told(await until(stage, cursor, "beside", "run.completed"), "beside")[-1] == "run.completed"
+
+
+async def test_run_that_ends_during_a_listing_comes_once(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E3: the listing says that the run is running, and the run's last event is unread when the listing ends."""
+    attempt = await stage.begin("r")
+    listed = stage.backend.runs.runs
+
+    async def runs(where: RunFilter, page: PageRequest) -> Page[Run]:
+        found = await listed(where, page)
+        if where.status is RunStatus.QUEUED and await stage.backend.runs.run("t", "beside") is not None:
+            await stage.complete(attempt)
+            await stage.tell(attempt, 2, "run.completed")
+            await asyncio.wait([task for task in asyncio.all_tasks() if task.get_name() == "runyard-thread-run"])
+        return found
+
+    monkeypatch.setattr(stage.backend.runs, "runs", runs)
+    seen = []
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        async for entry in stream:
+            seen.append(entry)
+            match entry.event.run_id, entry.event.type:
+                case "r", "run.started":
+                    await stage.client.enqueue("t", "x", "beside", parallel=True)
+                case "r", "run.completed":
+                    monkeypatch.undo()
+                    for _ in range(50):  # whoever reads reads to the end
+                        await asyncio.sleep(0)
+                    await stage.client.enqueue("t", "x", "last", parallel=True)
+                case "last", _:
+                    break
+    assert told(seen, "r") == ["run.queued", "run.started", "run.completed"]
 
 
 async def test_with_many_that_wait_the_one_that_runs_is_not_forgotten(stage: Stage) -> None:

@@ -291,7 +291,8 @@ async def test_only_the_leader_shows_what_waits() -> None:
     assert math.isnan(value("runyard_postgres_connections"))
 
 
-def test_usage_is_counted_by_agent_and_model() -> None:
+def test_usage_is_counted_by_agent_and_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics, "_models", set())  # other tests may have used up the models of this process
     metrics.serve({"writer": "gpu"}, ["gpu"])
     names = {"agent": "writer", "model": "opus"}
     cost, tokens = value("runyard_cost_dollars_total", **names), value("runyard_tokens_total", **names, direction="output")
