@@ -30,8 +30,10 @@ def state(worker: WorkerInfo) -> str:
 
 
 def blocked_words(worker: WorkerInfo) -> str | None:
-    """Return a phrase about the block of a worker's main loop, or None. A dead worker has the block that it had when it was
-    declared dead."""
+    """Return a phrase that says where a worker's main loop is blocked, or None.
+
+    For a dead worker, the phrase says where the main loop was blocked when the worker was declared dead.
+    """
     if (blocked := worker.blocked) is None:
         return None
     if worker.dead_at is not None:
@@ -40,8 +42,10 @@ def blocked_words(worker: WorkerInfo) -> str | None:
 
 
 def outage_words(worker: WorkerInfo) -> str | None:
-    """Return a phrase about the outage of Redis that a worker has, or None. A dead worker has the outage that it had when it
-    was declared dead."""
+    """Return a phrase that says since when a worker does not reach Redis, or None.
+
+    For a dead worker, the phrase says whether the worker did not reach Redis when it was declared dead.
+    """
     if (outage := worker.redis_outage) is None:
         return None
     if worker.dead_at is not None:

@@ -61,8 +61,11 @@ class Failures:
 
 
 class OwnScheme:
-    """Authenticates callers with the host's own function. If an address has too many failures, new callers are refused without
-    a call of the function. Callers that the function has accepted before are still checked."""
+    """Authenticates callers with the host's own function.
+
+    If an address has too many failures, a request from this address is refused without a call of the function, unless the
+    function has accepted the caller before.
+    """
 
     def __init__(self, authenticate: Authenticate, failures: Failures) -> None:
         self._authenticate, self._failures = authenticate, failures

@@ -109,7 +109,11 @@ def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, s
 
 
 def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
-    """Return the number of equal items at the beginning of both lists, and the segments of the other items of ``new``."""
+    """Compare two lists, given by their segments ``old`` and ``new``.
+
+    Return the number of items that both lists have in common at their beginning, and the segments of the remaining items of the
+    second list.
+    """
     shared = 0
     triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))
     for place, (stream, first, last) in enumerate(triples):

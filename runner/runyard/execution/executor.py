@@ -169,7 +169,7 @@ class Execution:
             self._log_end(ended, seconds)
         except Exception as error:
             with suppress(Exception):  # the log itself may have failed
-                log.exception("attempt_not_reported", error=str(error))
+                log.exception("attempt_telemetry_failed", error=str(error))
 
     def _log_end(self, ended: Ended | None, seconds: float) -> None:
         log_end(self.record, ended, self._traceback, self._used, seconds)

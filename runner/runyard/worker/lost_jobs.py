@@ -104,7 +104,7 @@ class Rotation:
         self._wrapped = False
 
     def sweep(self) -> None:
-        """Begin a sweep. It ends when the rotation has returned to its present position."""
+        """Begin a sweep. The sweep ends when the rotation returns to the position that it had at this call."""
         self.sweeping, self._goal, self._wrapped = True, self.after, False
 
     def advance(self, after: WaitingCursor | None) -> None:

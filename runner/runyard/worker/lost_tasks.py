@@ -47,6 +47,6 @@ class LostTaskDetector:
         except BackendUnavailableError:
             raise
         except RunyardError as error:
-            log.info("lost_run_not_released", worker_id=worker_id, **names, error=str(error))
+            log.info("attempt_without_task_not_released", worker_id=worker_id, **names, error=str(error))
         else:
             self._effects_sender.carry_out(ended.effects)

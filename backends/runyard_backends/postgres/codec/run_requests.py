@@ -17,7 +17,10 @@ from .fan_out_rows import CandidateBatch, encoded_candidate
 
 
 class RunRequest(NamedTuple):
-    """The attributes of a ``runyard.request``, in their order. The stored functions set ``after_run_id``."""
+    """The attributes of the Postgres type ``runyard.request``, in the order of the type.
+
+    ``after_run_id`` is None here, because the stored functions set it.
+    """
 
     thread_id: str
     run_id: str
