@@ -24,7 +24,7 @@ from runyard.errors import (
     WorkerDeadError,
 )
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_usage, check_uuid
-from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.commands import AcceptRequest, PromptSeries, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
@@ -84,7 +84,9 @@ class MemoryRunStore:
             effects += lanes.admit_run(self.db, thread, run)
         return Accepted(copy_run(run.run), True, effects)
 
-    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def accept_many(
+        self, requests: Sequence[AcceptRequest], series: PromptSeries | None = None
+    ) -> list[Accepted | RunyardError]:
         """Accept prompts, and return the run or the error of each, in order. An existing run lacks its large values."""
         outcomes: list[Accepted | RunyardError] = []
         for request in requests:
