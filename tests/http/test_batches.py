@@ -118,7 +118,7 @@ async def test_the_event_loop_runs_between_the_prompts(http: httpx.AsyncClient, 
 
 
 async def test_a_detail_that_json_lacks_is_sent_as_text(http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def refuse(store: MemoryRunStore, requests: Any) -> list[RunyardError]:
+    async def refuse(store: MemoryRunStore, requests: Any, series: Any) -> list[RunyardError]:
         return [RunyardError("no", at=object) for _ in requests]
 
     monkeypatch.setattr(MemoryRunStore, "accept_many", refuse)
@@ -164,7 +164,7 @@ async def test_the_scope_and_the_tenant_are_those_of_the_key(caller: Caller, cli
 async def test_an_unreachable_store_is_the_answer_to_the_whole_request(
     http: httpx.AsyncClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def gone(store: MemoryRunStore, requests: Any) -> list[RunyardError]:
+    async def gone(store: MemoryRunStore, requests: Any, series: Any) -> list[RunyardError]:
         return [errors.BackendUnavailableError("gone") for _ in requests]
 
     monkeypatch.setattr(MemoryRunStore, "accept_many", gone)

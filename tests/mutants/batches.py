@@ -30,8 +30,13 @@ BATCHES: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a prompt overtakes a prompt of a lost transaction", ACCEPTS,
-        "item.call.lost = item.call.lost or outage_of([row])", "pass",
+        "item.series.lost = item.series.lost or outage_of([row])", "pass",
         MANY, "-k", "lost_transaction",
+    ),
+    mutant(
+        "a prompt of a later call overtakes a prompt of a lost transaction", "backends/runyard_backends/postgres/runs.py",
+        "many(requests, series or PromptSeries())", "many(requests, PromptSeries())",
+        MANY, "-k", "series",
     ),
     mutant(
         "single accepts wait for a batch of prompts", ACCEPTS,

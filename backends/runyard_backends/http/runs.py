@@ -21,7 +21,7 @@ from runyard.errors import (
     RunyardError,
 )
 from runyard.models import AttemptInfo, HitlRequest, JsonObject, Run, new_id
-from runyard.ports.commands import AcceptRequest
+from runyard.ports.commands import AcceptRequest, PromptSeries
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.results import OUTAGES, Aborted, Accepted, Changed, Page, Responded, Signalled, outage_of
 
@@ -71,7 +71,9 @@ class HttpRunStore(DirectOnly):
             run = await self._existing(request.thread_id, request.run_id)
         return Accepted(run, created=before is None)
 
-    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def accept_many(
+        self, requests: Sequence[AcceptRequest], series: PromptSeries | None = None
+    ) -> list[Accepted | RunyardError]:
         """Accept prompts in requests of at most MAX_BATCH_BYTES, one after the other. If a reply is lost, the request is
         repeated.
 

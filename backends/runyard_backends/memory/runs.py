@@ -24,7 +24,7 @@ from runyard.errors import (
     WorkerDeadError,
 )
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, Message, Run, Usage, check_usage, check_uuid
-from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.commands import AcceptRequest, PromptSeries, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
@@ -60,8 +60,7 @@ class MemoryRunStore:
         self.db, self.tenant = db, tenant
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
-        """Accept the run of ``request``. If the run is due, admit it in the same step. If an equal request was accepted before,
-        return its run."""
+        """Accept the run of ``request``, and admit it if it is due. If the request is a repetition, return the existing run."""
         if connection is not None:
             raise CapabilityMissingError(
                 "the memory backend has no transactions of the host", backend="memory", method="accept(connection=)"
@@ -84,7 +83,9 @@ class MemoryRunStore:
             effects += lanes.admit_run(self.db, thread, run)
         return Accepted(copy_run(run.run), True, effects)
 
-    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def accept_many(
+        self, requests: Sequence[AcceptRequest], series: PromptSeries | None = None
+    ) -> list[Accepted | RunyardError]:
         """Accept prompts, and return the run or the error of each, in order. An existing run lacks its large values."""
         outcomes: list[Accepted | RunyardError] = []
         for request in requests:
@@ -124,8 +125,7 @@ class MemoryRunStore:
         return run
 
     def _refuse_asking(self, run: RunState) -> None:
-        """Raise HitlNotAllowedError if the agent of a probe can ask humans, because no human can answer a probe (F9). Workers
-        report such agents at their registration."""
+        """Raise HitlNotAllowedError if the agent of a probe can ask humans, because no human can answer a probe (F9)."""
         fan = run.fork.fan if run.fork else None
         probes = run.run.kind == "fork_once" or (fan is not None and not fan.threads)
         for agent in (run.run.agent if probes else None, fan.judge if fan else None):

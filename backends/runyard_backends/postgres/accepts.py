@@ -12,9 +12,10 @@ import structlog
 
 from runyard.errors import BackendUnavailableError, RunNotFoundError, RunyardError, from_dict
 from runyard.models import Run
-from runyard.ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest
+from runyard.ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest, PromptSeries
 from runyard.ports.results import Accepted, outage_of
 from runyard.support.batching import each_its_own
+from runyard.support.garbage_collector import held_back
 from runyard.support.locked_batching import LockedBatcher
 from runyard.support.turns import turn
 
@@ -29,19 +30,12 @@ ACCEPT_MANY_BYTES: Final = 16 * 2**20
 """Maximum number of bytes of the prompts in one transaction of ``accept_many``. A larger prompt has its own transaction."""
 
 
-class Call:
-    """A call of :meth:`Accepts.many`. ``lost``: the error of a transaction of the call, if Postgres could not be reached. The
-    later prompts of the call are then not sent. Otherwise they could overtake earlier prompts of their threads."""
-
-    lost: RunyardError | None = None
-
-
 class Encoded(NamedTuple):
-    """A request and its ``runyard.request``. ``call``: the call of :meth:`Accepts.many` to which the request belongs."""
+    """A request and its ``runyard.request``. ``series``: the calls of :meth:`Accepts.many` to which the request belongs."""
 
     request: AcceptRequest
     row: codec.RunRequest
-    call: Call
+    series: PromptSeries
 
 
 class Accepts:
@@ -65,30 +59,31 @@ class Accepts:
         """Accept a run. Raises the errors of the request."""
         return await self.accepted(request, await self._single(encoded(request)))
 
-    async def many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def many(self, requests: Sequence[AcceptRequest], series: PromptSeries) -> list[Accepted | RunyardError]:
         """Accept prompts, and return one outcome per prompt, in order.
 
         The requests are encoded and queued while another call is executed. The prompts of one thread keep their order, even
         over two calls of this method. The event loop runs between the prompts.
         """
         async with self._placing:  # a later call with fewer prompts would otherwise take its places first
-            items = await _encoded(requests)
+            items = await _encoded(requests, series)
             sent = [item if isinstance(item, RunyardError) else self._many(item) for item in items]
         await asyncio.gather(*(future for future in sent if not isinstance(future, RunyardError)), return_exceptions=True)
         existing = await self._existing(requests, sent)
         outcomes: list[Accepted | RunyardError] = []
         since = monotonic()
-        for request, future in zip(requests, sent, strict=True):
-            try:
-                if isinstance(future, RunyardError):
-                    raise future
-                outcomes.append(await self._one_of_many(request, future.result(), existing))
-            except RunyardError as error:
-                outcomes.append(error)
-            except Exception as error:  # raised, it would hide the outcomes of the other prompts
-                log.error("accept_failed", thread_id=request.thread_id, run_id=request.run_id, exc_info=error)
-                outcomes.append(RunyardError(f"the prompt was not accepted because of {type(error).__name__}; see the log"))
-            since = await turn(since)
+        with held_back(len(requests)):
+            for request, future in zip(requests, sent, strict=True):
+                try:
+                    if isinstance(future, RunyardError):
+                        raise future
+                    outcomes.append(await self._one_of_many(request, future.result(), existing))
+                except RunyardError as error:
+                    outcomes.append(error)
+                except Exception as error:  # raised, it would hide the outcomes of the other prompts
+                    log.error("accept_failed", thread_id=request.thread_id, run_id=request.run_id, exc_info=error)
+                    outcomes.append(RunyardError(f"the prompt was not accepted because of {type(error).__name__}; see the log"))
+                since = await turn(since)
         return outcomes
 
     async def _existing(
@@ -151,15 +146,16 @@ class Accepts:
         return [row if isinstance(row, Exception) or row["refused"] is None else _refusal(row) for row in rows]
 
     async def _rows_of_calls(self, items: Sequence[Encoded], *, wait: float) -> Sequence[codec.Row | Exception]:
-        """Accept requests as :meth:`rows_apart` does. Do not send the requests of calls that lost an earlier transaction."""
-        lost = [item.call.lost for item in items]
+        """Accept requests as :meth:`rows_apart` does. Do not send the requests of a series that lost an earlier
+        transaction."""
+        lost = [item.series.lost for item in items]
         sent = [item for item, error in zip(items, lost, strict=True) if error is None]
         try:
             rows = await self.rows_apart(sent, wait=wait) if sent else ()
         except BackendUnavailableError as error:
             rows = [error] * len(sent)
         for item, row in zip(sent, rows, strict=True):
-            item.call.lost = item.call.lost or outage_of([row])
+            item.series.lost = item.series.lost or outage_of([row])
         answers = iter(rows)
         return [next(answers) if error is None else error for error in lost]
 
@@ -168,20 +164,21 @@ class Accepts:
         return await self.db.rows_unless_locked("accept", self.tenant, [item.row for item in items], milliseconds(wait))
 
 
-def encoded(request: AcceptRequest, call: Call | None = None) -> Encoded:
-    return Encoded(request, codec.run_request(request), call or Call())
+def encoded(request: AcceptRequest, series: PromptSeries | None = None) -> Encoded:
+    return Encoded(request, codec.run_request(request), series or PromptSeries())
 
 
-async def _encoded(requests: Sequence[AcceptRequest]) -> list[Encoded | RunyardError]:
+async def _encoded(requests: Sequence[AcceptRequest], series: PromptSeries) -> list[Encoded | RunyardError]:
     """Return the ``runyard.request`` of each request of a call, or the error of a wrong value."""
-    call, since = Call(), monotonic()
+    since = monotonic()
     items: list[Encoded | RunyardError] = []
-    for request in requests:
-        try:
-            items.append(encoded(request, call))
-        except RunyardError as error:
-            items.append(error)
-        since = await turn(since)
+    with held_back(len(requests)):
+        for request in requests:
+            try:
+                items.append(encoded(request, series))
+            except RunyardError as error:
+                items.append(error)
+            since = await turn(since)
     return items
 
 

@@ -16,7 +16,7 @@ from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, MAX_OPEN_SIGNALS, Wait, check_signal, check_waits
 from runyard.errors import DataCorruptedError, InvalidCursorError, InvalidInputError, RunyardError
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage
-from runyard.ports.commands import AcceptRequest, Write
+from runyard.ports.commands import AcceptRequest, PromptSeries, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
@@ -55,9 +55,11 @@ class PostgresRunStore:
             return await self.accepts.one(request)
         return await self.accepts.accepted(request, await accept_batch(self.db, self.tenant, request, batch))
 
-    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def accept_many(
+        self, requests: Sequence[AcceptRequest], series: PromptSeries | None = None
+    ) -> list[Accepted | RunyardError]:
         """Accept prompts, up to a thousand in one transaction. Return the run or the error of each, in order."""
-        return await self.accepts.many(requests)
+        return await self.accepts.many(requests, series or PromptSeries())
 
     async def admit(self, limit: int = 100) -> Admitted:
         """Admit committed runs that are due, on at most ``limit`` threads of all tenants. The result has the seconds until the

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Sequence
 from time import monotonic
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..domain.quoting import brief
 from ..errors import InvalidInputError, RunyardError
-from ..ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest
+from ..ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest, PromptSeries
 from ..ports.results import Accepted, outage_of
 from ..ports.scheduling import Effects
 from ..support import tracing
+from ..support.garbage_collector import held_back
 from ..support.turns import turn
 from .apply_effects import apply_effects
 from .host_connections import opened
@@ -22,6 +24,10 @@ from .traced_calls import accept_many_span, accept_span
 
 if TYPE_CHECKING:
     from .runs import RunCalls
+
+
+CALLS_AT_ONCE: Final = 2
+"""Maximum number of calls of :func:`accept_prompts` that the store has at once. The second call waits for the first."""
 
 
 async def accept_request(client: RunCalls, request: AcceptRequest, connection: Any = None) -> RunHandle:
@@ -43,28 +49,33 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
 async def accept_prompts(client: RunCalls, prompts: Sequence[Prompt]) -> list[RunHandle | RunyardError]:
     """Accept ``prompts`` in calls of MAX_PROMPTS_PER_CALL, and return the outcome of each prompt, in order.
 
-    The calls are made one after the other. The prompts of the next call are checked while a call is executed. If the store
-    cannot be reached, the later prompts are not sent, and their outcome is the same error. If they were sent, a thread's later
-    prompt could be accepted before its earlier prompt.
+    A store makes the calls one after the other. While it makes a call, the prompts of the next call are checked and encoded,
+    and the effects of the previous call are applied. A remote store gets a call only after the outcomes of the previous call.
+
+    If the store cannot be reached, the later prompts are not sent, and their outcome is the same error. If they were sent, a
+    thread's later prompt could be accepted before its earlier prompt.
     """
     outcomes: list[RunHandle | RunyardError] = []
-    running: asyncio.Task[list[RunHandle | RunyardError]] | None = None
+    series, calls = PromptSeries(), deque[asyncio.Task[list[RunHandle | RunyardError]]]()
+    lost: RunyardError | None = None
     try:
         for first in range(0, len(prompts), MAX_PROMPTS_PER_CALL):
             checked = await _requests_of(prompts[first : first + MAX_PROMPTS_PER_CALL], client.namespace)
-            if running is not None:
-                part = await running
+            while len(calls) >= (1 if client.backend.remote else CALLS_AT_ONCE):
+                lost = lost or outage_of(part := await calls[0])
                 outcomes += part
-                if (lost := outage_of(part)) is not None:
-                    return outcomes + [lost] * (len(prompts) - len(outcomes))
-            running = asyncio.create_task(_accept_part(client, checked))
-        if running is not None:
-            outcomes += await running
+                calls.popleft()
+            if lost is not None:
+                break
+            calls.append(asyncio.create_task(_accept_part(client, checked, series)))
+        while calls:
+            outcomes += await calls[0]
+            calls.popleft()
     finally:
-        if running is not None:
-            running.cancel()
-            await asyncio.gather(running, return_exceptions=True)
-    return outcomes
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
+    return outcomes + [lost] * (len(prompts) - len(outcomes)) if lost is not None else outcomes
 
 
 async def _requests_of(prompts: Sequence[Prompt], namespace: str) -> list[AcceptRequest | RunyardError]:
@@ -74,29 +85,34 @@ async def _requests_of(prompts: Sequence[Prompt], namespace: str) -> list[Accept
     """
     checked: list[AcceptRequest | RunyardError] = []
     since = monotonic()
-    for prompt in prompts:
-        checked.append(_request_of(prompt, namespace))
-        since = await turn(since)
+    with held_back(len(prompts)):
+        for prompt in prompts:
+            checked.append(_request_of(prompt, namespace))
+            since = await turn(since)
     return checked
 
 
-async def _accept_part(client: RunCalls, checked: Sequence[AcceptRequest | RunyardError]) -> list[RunHandle | RunyardError]:
+async def _accept_part(
+    client: RunCalls, checked: Sequence[AcceptRequest | RunyardError], series: PromptSeries
+) -> list[RunHandle | RunyardError]:
     requests = [request for request in checked if isinstance(request, AcceptRequest)]
     with accept_many_span(client.backend, len(requests)):
         context = tracing.current()
         for request in requests:
             request.record(app_version=client.app_version, trace_context=context)
-        accepted = await client.backend.runs.accept_many(requests) if requests else []
+        accepted = await client.backend.runs.accept_many(requests, series) if requests else []
         effects = Effects()
-        for one in accepted:
-            if isinstance(one, Accepted):
-                effects += one.effects
-                if one.created:
-                    _count(one.run.kind)
+        with held_back(len(accepted)):
+            for one in accepted:
+                if isinstance(one, Accepted):
+                    effects += one.effects
+                    if one.created:
+                        _count(one.run.kind)
+            stored = iter(accepted)
+            found = [next(stored) if isinstance(request, AcceptRequest) else request for request in checked]
+            outcomes = [_handle(client, one) if isinstance(one, Accepted) else one for one in found]
         await apply_effects(effects, client.backend)
-    stored = iter(accepted)
-    found = [next(stored) if isinstance(request, AcceptRequest) else request for request in checked]
-    return [_handle(client, one) if isinstance(one, Accepted) else one for one in found]
+    return outcomes
 
 
 def _request_of(prompt: Prompt, namespace: str) -> AcceptRequest | RunyardError:

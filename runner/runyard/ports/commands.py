@@ -17,6 +17,7 @@ from ..domain.messages import Message, Usage, check_message
 from ..domain.runs import DEFAULT_OPTIONS, Priority, RunKind, RunOptions, StopAt
 from ..domain.size_limits import JsonObject, check_value
 from ..domain.validation import check_id, check_name, check_uuid
+from ..errors import RunyardError
 from .refs import AttemptToken, RunRef
 
 _LONG_TEXT = 2**16
@@ -216,6 +217,17 @@ class AcceptRequest:
                 digests["messages"] = digest([_words(message) for message in fan.messages])
                 digests["fan"] = digest([fan.stop, fan.judge, fan.threads])
         return digests
+
+
+@dataclass(slots=True)
+class PromptSeries:
+    """The calls of ``accept_many`` that together accept the prompts of one caller.
+
+    ``lost``: the error of the first transaction of the series in which the store could not be reached. The later prompts of the
+    series are then not sent. Otherwise they could overtake earlier prompts of their threads.
+    """
+
+    lost: RunyardError | None = None
 
 
 @dataclass(slots=True, kw_only=True)

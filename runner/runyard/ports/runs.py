@@ -12,7 +12,7 @@ from ..domain.runs import AttemptInfo, ErrorInfo, Run
 from ..domain.states import RunStatus
 from ..domain.waits import Wait
 from ..errors import RunyardError
-from .commands import AcceptRequest, Write
+from .commands import AcceptRequest, PromptSeries, Write
 from .queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
 from .refs import AttemptToken, RunRef
 from .results import (
@@ -38,7 +38,8 @@ class RunStore(Protocol):
 
     ``accept_many``: accept prompts, and return the run or the error of each, in order. Prompts of one thread keep their order.
     If a prompt fails with one of OUTAGES, the later prompts are not accepted and have the same error. An existing run may lack
-    large values (``Run.omitted``).
+    large values (``Run.omitted``). ``series``: the calls with the later and earlier prompts of the same caller. A store that is
+    not remote may get the next call of a series before it has returned from the last call.
 
     ``admit``: admit due runs, apply the deadlines of HITL requests and waits, and fail runs that did not start by their
     ``expires_at``. Each of these three tasks covers at most ``limit`` threads of all tenants. The reconciler calls ``admit`` in
@@ -87,7 +88,9 @@ class RunStore(Protocol):
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...
-    async def accept_many(self, requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]: ...
+    async def accept_many(
+        self, requests: Sequence[AcceptRequest], series: PromptSeries | None = None
+    ) -> list[Accepted | RunyardError]: ...
     async def admit(self, limit: int = 100) -> Admitted: ...
     async def claim(self, worker_id: str, refs: Sequence[RunRef], *, wait: float = 0.0) -> list[Claim]: ...
     async def context(self, attempt: AttemptToken) -> list[Message]: ...

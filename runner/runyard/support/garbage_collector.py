@@ -1,8 +1,8 @@
 """Settings of Python's garbage collector, so that it does not visit permanent objects.
 
 The collector visits new objects often, and all objects from time to time. A serving process has several hundred thousand
-permanent objects. A long list of messages has a similar number of objects. With these settings, the collector still frees the
-reference cycles of agents.
+permanent objects. A long list of messages or prompts has a similar number of objects. With these settings, the collector still
+frees the reference cycles of agents.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import gc
 from collections.abc import Iterator
 from typing import Final
 
-MIN_MESSAGES: Final = 1_000
-"""Minimum number of messages for which :func:`held_back` pauses the collector."""
-FULL_COLLECTION_MESSAGES: Final = 100_000
-"""Number of messages that are made between two collections of all objects."""
+MIN_VALUES: Final = 1_000
+"""Minimum number of values for which :func:`held_back` pauses the collector."""
+FULL_COLLECTION_VALUES: Final = 100_000
+"""Number of values that are made between two collections of all objects."""
 SETTLED_THRESHOLD: Final = 50_000
 """Number of new objects after which a serving process collects new objects. Python's default is much lower."""
 
@@ -33,31 +33,34 @@ def settle() -> None:
 
 
 @contextlib.contextmanager
-def held_back(messages: int) -> Iterator[None]:
-    """Pause the collector inside the ``with`` block. ``messages``: the number of messages that the block makes."""
-    if messages < MIN_MESSAGES or not gc.isenabled():
+def held_back(values: int) -> Iterator[None]:
+    """Pause the collector inside the ``with`` block.
+
+    ``values``: the number of messages or prompts that the block makes or encodes.
+    """
+    if values < MIN_VALUES or not gc.isenabled():
         yield
         return
     gc.disable()
     try:
         yield
     finally:
-        _grow_old(messages)
+        _grow_old(values)
         gc.enable()
 
 
-def _grow_old(messages: int) -> None:
+def _grow_old(values: int) -> None:
     """Move all objects to the collector's oldest generation.
 
     freeze and unfreeze also reset the counter by which Python starts its next full collection. This function therefore starts
-    a full collection itself, after every FULL_COLLECTION_MESSAGES messages.
+    a full collection itself, after every FULL_COLLECTION_VALUES values.
     """
     global _made
     if gc.get_freeze_count():  # objects that `settle` or the program froze must stay frozen
         return
     gc.freeze()
     gc.unfreeze()
-    _made += messages
-    if _made >= FULL_COLLECTION_MESSAGES:
+    _made += values
+    if _made >= FULL_COLLECTION_VALUES:
         _made = 0
         gc.collect()

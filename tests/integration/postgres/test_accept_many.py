@@ -11,7 +11,7 @@ import pytest
 
 from runyard import Client, Prompt, RunHandle, RunyardError, errors
 from runyard.models import Message
-from runyard.ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest
+from runyard.ports.commands import MAX_PROMPTS_PER_CALL, AcceptRequest, PromptSeries
 from runyard.ports.results import Accepted
 from runyard.support import locked_batching, turns
 from runyard_backends.postgres import codec
@@ -200,6 +200,36 @@ async def test_after_a_lost_transaction_later_prompts_of_the_call_are_not_sent(
     assert {type(one) for one in outcomes[2:]} == {errors.BackendUnavailableError} and isinstance(other, Accepted)
     host = await asyncpg.connect(postgres_url)
     assert await lane(host, "t") == ["r0", "r1"]
+    await host.close()
+
+
+async def test_after_a_lost_transaction_later_calls_of_the_series_are_not_sent(
+    backend: PostgresBackend, postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """R3: The later call waits for the transaction of the earlier call. A call of another series is sent."""
+    send, lost, waiting = backend.db._send, asyncio.Event(), asyncio.Event()
+
+    async def lost_once(method: str, name: str, args: Sequence[Any]) -> Any:
+        if name == "accept" and not lost.is_set():
+            waiting.set()
+            await lost.wait()
+            raise errors.BackendUnavailableError("gone")
+        return await send(method, name, args)
+
+    monkeypatch.setattr(backend.db, "_send", lost_once)
+    series = PromptSeries()
+    first = asyncio.ensure_future(backend.runs.accept_many([prompt("t", "r0")], series))
+    await waiting.wait()
+    later = asyncio.ensure_future(backend.runs.accept_many([prompt("t", "r1")], series))
+    other = asyncio.ensure_future(backend.runs.accept_many([prompt("u", "r")], PromptSeries()))
+    await asyncio.sleep(0)
+    lost.set()
+    outcomes = [*await first, *await later]
+    assert [type(one) for one in outcomes] == [errors.BackendUnavailableError] * 2
+    [accepted] = await other
+    assert isinstance(accepted, Accepted)
+    host = await asyncpg.connect(postgres_url)
+    assert await lane(host, "t") == []
     await host.close()
 
 

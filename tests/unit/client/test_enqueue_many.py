@@ -12,7 +12,7 @@ import pytest
 
 from runyard import Client, Message, Prompt, RunHandle, RunyardError, SyncClient, errors
 from runyard.client import accepting
-from runyard.ports.commands import AcceptRequest
+from runyard.ports.commands import AcceptRequest, PromptSeries
 from runyard.ports.results import Accepted
 
 
@@ -51,7 +51,7 @@ async def test_a_store_gets_a_part_per_call(client: Client, monkeypatch: pytest.
     sizes = []
     accept_many = client.backend.runs.accept_many
 
-    async def counted(requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def counted(requests: Sequence[AcceptRequest], series: PromptSeries) -> list[Accepted | RunyardError]:
         sizes.append(len(requests))
         return await accept_many(requests)
 
@@ -95,7 +95,7 @@ async def test_what_is_no_prompt_is_refused_alone(client: Client, other: Any) ->
 
 
 async def test_an_unreachable_store_is_the_outcome_of_each_prompt(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def gone(requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def gone(requests: Sequence[AcceptRequest], series: PromptSeries) -> list[Accepted | RunyardError]:
         return [errors.BackendUnavailableError("gone") for _ in requests]
 
     monkeypatch.setattr(client.backend.runs, "accept_many", gone)
@@ -106,10 +106,14 @@ async def test_after_an_outage_later_parts_are_not_sent(client: Client, monkeypa
     """R3: The store could accept them again, before the earlier prompts of their threads."""
     accept_many, sizes = client.backend.runs.accept_many, []
 
-    async def lost_once(requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def lost_once(requests: Sequence[AcceptRequest], series: PromptSeries) -> list[Accepted | RunyardError]:
+        if series.lost is not None:
+            return [series.lost for _ in requests]
         sizes.append(len(requests))
         outcomes = await accept_many(requests)
-        return [*outcomes[:-1], errors.BackendUnavailableError("gone")] if len(sizes) == 2 else outcomes
+        if len(sizes) == 2:
+            series.lost = outcomes[-1] = errors.BackendUnavailableError("gone")
+        return outcomes
 
     monkeypatch.setattr(client.backend.runs, "accept_many", lost_once)
     monkeypatch.setattr(accepting, "MAX_PROMPTS_PER_CALL", 20)
@@ -120,7 +124,7 @@ async def test_after_an_outage_later_parts_are_not_sent(client: Client, monkeypa
 async def test_a_cancelled_call_leaves_no_task(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     entered = asyncio.Event()
 
-    async def hang(requests: Sequence[AcceptRequest]) -> list[Accepted | RunyardError]:
+    async def hang(requests: Sequence[AcceptRequest], series: PromptSeries) -> list[Accepted | RunyardError]:
         entered.set()
         await asyncio.Event().wait()
         raise AssertionError

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from runyard.support.garbage_collector import FULL_COLLECTION_MESSAGES, MIN_MESSAGES, held_back
+from runyard.support.garbage_collector import FULL_COLLECTION_VALUES, MIN_VALUES, held_back
 
 PROGRAM = """
 import sys
@@ -33,7 +33,7 @@ assert sum(one() is not None for one in left) < loads / 2
 
 
 @pytest.mark.parametrize("process", ["a program", "a process that serves"])
-@pytest.mark.parametrize(("messages", "loads"), [(3, 40_000), (MIN_MESSAGES, 3 * FULL_COLLECTION_MESSAGES // MIN_MESSAGES)])
+@pytest.mark.parametrize(("messages", "loads"), [(3, 40_000), (MIN_VALUES, 3 * FULL_COLLECTION_VALUES // MIN_VALUES)])
 def test_garbage_between_two_loads_is_found(process: str, messages: int, loads: int) -> None:
     """Whether threads are short or long: cycles of a worker that only loads are gone without anybody's asking.
 
@@ -44,13 +44,13 @@ def test_garbage_between_two_loads_is_found(process: str, messages: int, loads: 
 
 def test_the_collector_is_as_it_was() -> None:
     """Also after an error; and where the host has turned it off."""
-    with pytest.raises(ZeroDivisionError), held_back(MIN_MESSAGES):
+    with pytest.raises(ZeroDivisionError), held_back(MIN_VALUES):
         assert not gc.isenabled()
         raise ZeroDivisionError
     assert gc.isenabled()
     gc.disable()
     try:
-        with held_back(MIN_MESSAGES):
+        with held_back(MIN_VALUES):
             pass
         assert not gc.isenabled()
     finally:
