@@ -23,7 +23,7 @@ export interface Lane {
 
 export const MOST_ENTRIES = 500;
 const MOST_ROWS = 3;
-const BAD = new Set(["error", "failed", "lost", "dead", "retried"]);
+const BAD = new Set(["error", "failed", "unfinished", "lost", "dead", "retried"]);
 /** The lanes that come first, by the types of their entries. A type that is missing here gets a lane with its own name. */
 const LANES: Record<string, string> = {
   ...{ attempt: "attempts", model_request: "model requests", tool: "tools", step: "steps" },
@@ -81,7 +81,8 @@ export function lanesOf(run: Run, entries: readonly TimelineEntry[], time: numbe
   function draw(lane: string, each: TimelineEntry): void {
     const name = each.name ?? (each.type === "model_request" ? "" : each.id); // such an id is that of the message
     const bad = BAD.has(each.status ?? "") || each.error !== null;
-    const words = [each.type.replace(/_/g, " "), name, each.status, each.input].filter(Boolean).join(" ");
+    const child = each.type === "child" ? `run ${each.id}` : "";
+    const words = [each.type.replace(/_/g, " "), name, child, each.status, each.input].filter(Boolean).join(" ");
     const open = each.ended_at === null && run.finished_at === null;
     add(lane, `${KINDS[each.type] ?? "other"}${bad ? " bad" : ""}`, moment(each.started_at ?? each.at), moment(each.ended_at), name, words, open);
   }
