@@ -37,7 +37,7 @@ from runyard_api.cli.dev.app_files import AppFiles
 from runyard_api.cli.main import app, main
 from runyard_api.cli.view import graph, waiting
 from runyard_api.http.settings import ApiSettings
-from runyard_api.worker.process import warn_without_agents
+from runyard_api.worker.process import warn_about_agents
 from runyard_backends.memory.runs import MemoryRunStore
 
 Command = Callable[..., tuple[int, str, str]]
@@ -222,10 +222,22 @@ class TestNothingToServe:
         monkeypatch.chdir(tmp_path)
         assert AppFiles("bare_app:app").agents == []
         with capture_logs() as logs:
-            warn_without_agents(App())
-            warn_without_agents(App({"one": scripted}))
+            warn_about_agents(App())
+            warn_about_agents(App({"one": scripted}))
         [warning] = logs
         assert warning["event"] == "app_without_agents" and warning["log_level"] == "warning" and "App(" in warning["do"]
+
+    @pytest.mark.parametrize(("names", "namespace"), [(["b", "a"], ""), (["b", "a"], "shop"), (["a", "default"], "shop")])
+    def test_a_default_agent_that_depends_on_the_order_is_named(self, names: list[str], namespace: str) -> None:
+        """L1: The order of imports may change between releases. The warning names the agent and the remedy."""
+        with capture_logs() as logs:
+            warn_about_agents(App(dict.fromkeys(names, scripted), namespace=namespace))
+        if "default" in names:
+            assert logs == []
+        else:
+            [warning] = logs
+            assert warning["event"] == "default_agent_by_order" and warning["log_level"] == "warning"
+            assert warning["agent"].removeprefix(f"{namespace}/") == "b" and "'default'" in warning["do"]
 
 
 class TestExitCodes:

@@ -23,7 +23,7 @@ export interface Lane {
 
 export const MOST_ENTRIES = 500;
 const MOST_ROWS = 3;
-const BAD = new Set(["error", "failed", "unfinished", "lost", "dead", "retried"]);
+const BAD = new Set(["error", "failed", "lost", "dead", "retried"]);
 /** The lanes that come first, by the types of their entries. A type that is missing here gets a lane with its own name. */
 const LANES: Record<string, string> = {
   ...{ attempt: "attempts", model_request: "model requests", tool: "tools", step: "steps" },

@@ -13,7 +13,7 @@ from .output import escape
 
 _STATUS_STYLE = {
     **dict.fromkeys(("completed", "done", "ok", "answered", "ended"), "green"),
-    **dict.fromkeys(("failed", "dead", "error", "damaged", "unfinished"), "red"),
+    **dict.fromkeys(("failed", "dead", "error", "damaged"), "red"),
     **dict.fromkeys(("running", "started", "pending", "queued", "waiting"), "cyan"),
     "suspended": "magenta",
 }
