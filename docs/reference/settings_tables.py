@@ -3,34 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any, Final, Literal, get_args, get_origin
 
 from pydantic_core import PydanticUndefined
 from pydantic_settings import BaseSettings
 
-from runyard.support.settings import Settings
-from runyard_api.http.settings import ApiSettings
-
-OTHER: Final[Mapping[str, tuple[str, str]]] = {
-    "RUNYARD_APP": ("`runyard worker`, `runyard dev`", "the app to serve, `MODULE:APP`"),
-    "RUNYARD_NAMESPACE": (
-        "`App`, `Client.connect`, the command line",
-        "the namespace of the program's agents; also read from `.env`",
-    ),
-    "RUNYARD_API_KEY": (
-        "the command line, `Client.connect`",
-        "the key of the HTTP API, for an `https` URL; it names the tenant",
-    ),
-    "RUNYARD_MODEL": (
-        "`default_model()`, `runyard demo`",
-        "the model, as `provider:model`; without it, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` selects one",
-    ),
-    "RUNYARD_FAILPOINTS": ("every process", "faults for tests of runyard itself; never set it in production"),
-    "RUNYARD_TOKEN_DELAY": ("`runyard demo`", "the seconds between two words of the scripted agent"),
-    "OTEL_…": ("`runyard worker`, `runyard api`", "the export of [traces](../how-to/traces.md)"),
-}
-"""A variable that no class of settings has → its readers, its meaning."""
+from runyard_api.cli.variables import OTHER, SETTINGS
 
 _NAMED: Final = re.compile(r"``(\w+)``: ")
 
@@ -96,5 +75,5 @@ def other_rows() -> Iterator[tuple[str, str, str]]:
         yield f"`{name}`", readers, meaning
 
 
-TABLES: Final = {"processes": Settings, "the API": ApiSettings}
+TABLES: Final = dict(zip(("processes", "the API"), SETTINGS, strict=True))
 """Marker in settings.md → the class of its table."""

@@ -25,6 +25,11 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "large_contents",
     ),
     mutant(
+        "a step without a result is started for ever", TIMELINE,
+        " OR (c.kind = 2 AND c.size IS NULL)", "",
+        POSTGRES, "-k", "says_how_its_attempt_ended",
+    ),
+    mutant(
         "a step that is repeated keeps the input of its first start", "backends/runyard_backends/postgres/functions/steps.sql",
         "DO UPDATE SET fence = r.fence, input = arguments,", "DO UPDATE SET fence = r.fence,",
         POSTGRES, "-k", "input_of_a_step",

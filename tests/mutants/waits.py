@@ -44,9 +44,14 @@ WAITING: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "time_wakes_the_run",
     ),
     mutant(
-        "an ended run leaves its waits", END_RUN,
-        "AND w.ended_at IS NULL AND w.kind <> 'child';", "AND false;",
+        "an ended run leaves its waits", WAITS,
+        "DELETE FROM runyard.waits w WHERE", "DELETE FROM runyard.waits w WHERE false AND",
         POSTGRES, "-k", "EndedWaits or redriven_run_sleeps",
+    ),
+    mutant(
+        "the waits of a cancelled run vanish", WAITS,
+        "IF r.status = 'cancelled' THEN", "IF false THEN",
+        POSTGRES, "-k", "open_waits_of_a_cancelled_run",
     ),
     mutant(
         "a run that ends in its first attempt leaves its waits", END_RUN,

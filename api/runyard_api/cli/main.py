@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -13,7 +14,7 @@ import typer
 from runyard.errors import AppImportError, RunyardError
 from runyard.support.location import NAMESPACE
 
-from . import deployment, exit_codes
+from . import deployment, exit_codes, variables
 from .commands import (  # fmt: skip
     demo,
     dev,
@@ -103,6 +104,9 @@ def root(
     if namespace is not None:
         context.with_resource(_in_namespace(namespace))
     context.obj = deployment.Target(url, redis, tenant, namespace, api_key)
+    if "--owned" not in sys.argv:  # the command that started this process has said it
+        for sentence in variables.unknown():
+            output.say(f"runyard: {sentence}")
 
 
 _START, _TALK, _LOOK, _RUN = "Start", "Talk", "Look", "Operate"

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, Final
 import structlog
 
 from runyard.app import App, name_of
+from runyard.domain.agent_names import qualified
+from runyard.domain.runs import DEFAULT_AGENT
 from runyard.errors import BackendUnavailableError, InvalidInputError, LoginRefusedError
 from runyard.ports.stores import Backend
 from runyard.support import backend_urls, metrics
@@ -250,11 +252,21 @@ def guard_downloads() -> None:
         )
 
 
-def warn_without_agents(app: App) -> None:
-    """If ``app`` has no agents, log ``app_without_agents``. No prompt gets an answer from such an app."""
-    if not app.agents:
+def warn_about_agents(app: App) -> None:
+    """If ``app`` has no agents, log ``app_without_agents``. No prompt gets an answer from such an app.
+
+    If only the order of registration determines the default agent of ``app``, log ``default_agent_by_order``. Another order of
+    imports would give another agent to the new threads whose prompts name no agent."""
+    if app.default is None:
         log.warning(
             "app_without_agents", effect="no prompt gets an answer", do="register an agent: App({'assistant': assistant})"
+        )
+    elif len(app.agents) > 1 and app.default.name != qualified(app.namespace, DEFAULT_AGENT):
+        log.warning(
+            "default_agent_by_order",
+            agent=app.default.name,
+            effect="prompts that name no agent get the agent that is registered first",
+            do=f"register one agent under the name {DEFAULT_AGENT!r}, or name an agent in each prompt",
         )
 
 
@@ -269,7 +281,7 @@ def run_worker(app: App, settings: Settings) -> None:
     exporter of traces that is not installed. Raises SchemaUninitialized, SchemaMismatch.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
-    warn_without_agents(app)
+    warn_about_agents(app)
     metrics.own_registry()
     guard_downloads()
     trace_export.set_up(trace_export.WORKER, content=settings.trace_content)

@@ -61,7 +61,7 @@ class TestTimelines:
                 ("attempt", "w", "suspended"),
                 ("request", "question", "answered"),
                 ("attempt", "w", "completed"),
-                ("step", "open", "started"),
+                ("step", "open", "failed"),
                 ("message", "assistant", None),
             ],
             key=str,
@@ -116,6 +116,34 @@ class TestTimelines:
         attempt = await world.take("r1")
         done = await world.runs.start_step(attempt, "a", input="3")
         assert done is not None and done.done and await shown() == "é\u2028…" + "x" * 297
+
+    async def test_a_step_without_a_result_says_how_its_attempt_ended(self, world: World) -> None:
+        """R24: Such a step is ``failed`` if the agent ended the attempt, and ``unfinished`` if the attempt was interrupted."""
+
+        async def steps() -> dict[str, str | None]:
+            found: dict[str, str | None] = {}
+            cursor = None
+            while True:
+                page = await timeline(world, limit=1, cursor=cursor)
+                found |= {e.id: e.status for e in page.entries if e.type == "step"}
+                if (cursor := page.next) is None:
+                    return found
+
+        attempt = await world.start("r1")
+        await world.runs.finish_step(attempt, "done", None)
+        await world.runs.start_step(attempt, "pay")
+        assert await steps() == {"done": "done", "pay": "started"}
+        await world.runs.release(attempt, error=ErrorInfo(code="agent_error", message="m"))
+        assert await steps() == {"done": "done", "pay": "failed"}
+        attempt = await world.take("r1")
+        await world.runs.start_step(attempt, "pay")
+        assert await steps() == {"done": "done", "pay": "started"}
+        await world.runs.release(attempt)
+        assert await steps() == {"done": "done", "pay": "unfinished"}
+        attempt = await world.take("r1")
+        await world.runs.start_step(attempt, "pay")
+        await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="agent_error", message="m"))
+        assert await steps() == {"done": "done", "pay": "failed"}
 
     async def test_pages_neither_drop_nor_repeat_an_entry(self, world: World) -> None:
         """R24: The pages of a long timeline have each entry once, even if many entries have the same time."""
@@ -181,6 +209,36 @@ class TestTimelines:
             if (cursor := page.next) is None:
                 break
         assert paged == whole
+
+    @pytest.mark.parametrize("running", [False, True])
+    async def test_the_open_waits_of_a_cancelled_run_stay(self, world: World, running: bool) -> None:
+        """R24, R10: A cancel ends the open waits of a run. They stay in the timeline with the time of their end."""
+        attempt = await world.start("r1")
+        waits = [
+            Wait(wait_id="nap", kind="sleep", timeout=3600),
+            Wait(wait_id="late", kind="signal", name="never", timeout=3600),
+            Wait(wait_id="paid", kind="signal", name="paid"),
+            Wait(wait_id="taken", kind="signal", name="now"),
+        ]
+        await world.runs.suspend(Write(attempt=attempt), [], waits)
+        await world.runs.signal(T, "now", 7, signal_id="s1")
+        attempt = await world.take("r1")
+        if not running:
+            await world.runs.suspend(Write(attempt=attempt), [], waits[:3])
+        await world.runs.cancel(T, "r1")
+        if running:
+            await world.runs.suspend(Write(attempt=attempt), [], waits[:3])
+        found = await timeline(world)
+        assert found.run.status == "cancelled"
+        shown = {e.id: e for e in found.entries if e.type in ("sleep", "signal")}
+        assert {key: e.status for key, e in shown.items()} == {
+            "nap": "cancelled",
+            "late": "cancelled",
+            "paid": "cancelled",
+            "taken": "ended",
+        }
+        assert {shown[key].ended_at for key in ("nap", "late", "paid")} == {found.run.finished_at}
+        assert (await world.runs.signal(T, "paid", 8, signal_id="s2")).signal.run_id is None
 
     async def test_large_signals_are_cut(self, world: World) -> None:
         """R24: To make a page, the store reads about TIMELINE_BYTES of signal values, and no value that is larger than

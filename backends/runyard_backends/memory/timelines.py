@@ -10,7 +10,7 @@ from runyard.domain import timeline
 from runyard.domain.list_entries import attempt_bytes, json_bytes, message_bytes, request_bytes
 from runyard.domain.threads import ChildRuns
 from runyard.domain.timeline import Timeline, TimelineEntry
-from runyard.models import AttemptInfo, ToolCallPart
+from runyard.models import AttemptInfo, Run, ToolCallPart
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.timelines import FOUND_RUNS
 
@@ -67,13 +67,14 @@ class MemoryTimelineStore:
 
     def _items(self, thread: ThreadState, run: RunState) -> list[Item]:
         items = [_of_attempt(attempt) for attempt in run.attempts]
-        started = {attempt.fence: attempt.started_at for attempt in run.attempts}
+        attempts = {attempt.fence: attempt for attempt in run.attempts}
         calls: dict[str, ToolCallPart] = {}
         before = called_at = None
         for stored, message in zip(own := run.own(), copies(own), strict=True):
             assert message.created_at is not None
             fence = int(stored.event_id.partition("-")[0]) if stored.event_id is not None else None
-            begun = (called_at if message.role == "tool" else before, started.get(fence) if fence is not None else None)
+            attempt = attempts.get(fence) if fence is not None else None
+            begun = (called_at if message.role == "tool" else before, attempt.started_at if attempt is not None else None)
             since = max(filter(None, begun), default=None)
             entries = timeline.of_message(message, message.created_at, since, fence, calls)
             items.append(((message.created_at, 1, f"{message.seq:019d}"), entries, message_bytes(message)))
@@ -86,8 +87,10 @@ class MemoryTimelineStore:
             size = json_bytes(step.result) if step.result is not None else 0
             large = size > timeline.LARGE_RESULT_BYTES
             result, omitted = (None, size) if large else (step.result, None)
+            by, given = attempts.get(step.fence), run.step_inputs.get(step.key)
+            outcome = by.outcome if by is not None else None
             entry = timeline.of_step(
-                step.key, at, times, step.fence, result, done=step.done, input=run.step_inputs.get(step.key), omitted=omitted
+                step.key, at, times, step.fence, result, done=step.done, input=given, outcome=outcome, omitted=omitted
             )
             items.append(((at, 2, _key(step.key)), [entry], 512 + (0 if large else size)))
         for state in self.db.requests_of(thread):
@@ -95,14 +98,14 @@ class MemoryTimelineStore:
             if request.run_id == run.id and request.created_at is not None:
                 entry = timeline.of_request(request, request.created_at, closed=state.closed)
                 items.append(((request.created_at, 3, _key(request.request_id)), [entry], request_bytes(request)))
-        return items + [self._of_wait(state) for state in waits.of_run(self.db, thread, run.id)]
+        return items + [self._of_wait(state, run.run) for state in waits.of_run(self.db, thread, run.id)]
 
-    def _of_wait(self, state: waits.WaitState) -> Item:
+    def _of_wait(self, state: waits.WaitState, run: Run) -> Item:
         wait, size = state.wait, json_bytes(state.wait.value) if state.wait.signal_id is not None else 0
         child = self.db.find_run(self.tenant, wait.name or "", wait.wait_id) if wait.kind == "child" else None
         large = size > timeline.LARGE_RESULT_BYTES
         entry = timeline.of_wait(
-            wait, state.created_at, child=child.run.status if child is not None else None, omitted=size if large else None
+            wait, state.created_at, run, child=child.run.status if child is not None else None, omitted=size if large else None
         )
         return (state.created_at, 4, _key(wait.wait_id)), [entry], 512 + (0 if large else size)
 

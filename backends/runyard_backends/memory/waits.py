@@ -177,10 +177,14 @@ def wake(db: Database, thread: ThreadState, run_id: str | None) -> Effects:
 
 
 def close(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """Delete the open waits of a run that ends. A signal that no attempt of the run has read goes back to the thread. The wait
-    that took this signal is deleted."""
+    """End the open waits of a cancelled run. Delete the open waits of any other run that ends, because a redriven run begins
+    them again. A signal that no attempt of the run has read goes back to the thread. The wait that took this signal is
+    deleted."""
     own = [state for state in of_run(db, thread, run.id) if state.wait.kind != "child"]
     unread = [state for state in own if state.wait.signal_id is not None and state.received_by is None]
+    if run.run.status is RunStatus.CANCELLED:
+        for state in own:
+            state.wait.ended_at = state.wait.ended_at or run.run.finished_at
     gone = [*unread, *(state for state in own if state.wait.ended_at is None)]
     db.waits = [state for state in db.waits if not any(state is other for other in gone)]
     ids = {state.wait.signal_id for state in unread}

@@ -2719,9 +2719,10 @@ RETURNS TABLE (queued double precision, running double precision, parked double 
 -- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), and about `bytes`
 -- together. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3). since:
 -- the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message whose tool
--- calls a message answers. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
--- entries, counted up to one more than `most`. With `enable_material` off, each message of the page is found by an index.
--- Otherwise a planner without statistics would compare each entry with all messages of the branch.
+-- calls a message answers. attempt: the attempt, or the attempt that started a step without a result. size: the bytes of a step's
+-- result. A result of more than `large` bytes is omitted. total: the number of entries, counted up to one more than `most`. With
+-- `enable_material` off, each message of the page is found by an index. Otherwise a planner without statistics would compare each
+-- entry with all messages of the branch.
 FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -2881,6 +2882,10 @@ FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb;
 -- Store the waits of an attempt's run in the order of `waits`, and end the waits that are due. A repetition changes nothing. ended: true if
 -- one of `waits` has ended.
 FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended boolean);
+
+-- Close the open sleeps and signals of a run that ends. Those of a cancelled run stay, with the time of their end. Those of any other
+-- run are deleted, because a redriven run begins them again.
+FUNCTION runyard.close_waits(r runyard.runs) RETURNS void;
 
 -- End the waits of the thread that are due, and queue their suspended runs.
 FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);

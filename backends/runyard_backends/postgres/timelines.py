@@ -12,7 +12,7 @@ from runyard.domain.threads import ChildRun, ChildRuns
 from runyard.domain.timeline import Timeline, TimelineEntry
 from runyard.domain.waits import MAX_CHILD_DEPTH, Wait
 from runyard.errors import DataCorruptedError, RunNotFoundError
-from runyard.models import Message, ToolCallPart
+from runyard.models import Message, Run, ToolCallPart
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.timelines import FOUND_RUNS
 
@@ -67,7 +67,7 @@ class PostgresTimelineStore:
             error=timeline.error_of(run),
             answer=timeline.answer_of(last if isinstance(last, Message) else None),
             **{f"{name}_seconds": known[name] for name in ("queued", "running", "parked", "waiting")},
-            entries=_in_order(rows, await _entries(rows, calls), waits),
+            entries=_in_order(run, rows, await _entries(rows, calls), waits),
             next=cursors.encode([next_place[0].isoformat(), *next_place[1:]]) if next_place is not None else None,
         )
 
@@ -117,10 +117,10 @@ def _first(
 
 
 def _in_order(
-    rows: Sequence[codec.Row], entries: Sequence[list[TimelineEntry]], waits: Sequence[codec.Row]
+    run: Run, rows: Sequence[codec.Row], entries: Sequence[list[TimelineEntry]], waits: Sequence[codec.Row]
 ) -> list[TimelineEntry]:
     """Return the entries of ``rows`` and of ``waits`` in the order of their places."""
-    placed = [*zip(map(_place, rows), entries, strict=True), *((_place_of_wait(row), [_wait(row)]) for row in waits)]
+    placed = [*zip(map(_place, rows), entries, strict=True), *((_place_of_wait(row), [_wait(row, run)]) for row in waits)]
     return [entry for _, found in sorted(placed, key=lambda item: item[0]) for entry in found]
 
 
@@ -161,15 +161,15 @@ def _step(row: codec.Row, at: datetime) -> TimelineEntry:
         result = codec.unpack(row["result"]) if row["result"] is not None else None
     except UNDECODABLE:
         return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
-    fields = {"done": row["done"], "input": row["input"], "omitted": omitted}
+    fields = {"done": row["done"], "input": row["input"], "outcome": row["outcome"], "omitted": omitted}
     return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, **fields)
 
 
-def _wait(row: codec.Row) -> TimelineEntry:
+def _wait(row: codec.Row, run: Run) -> TimelineEntry:
     value, omitted = None, row["size"] if row["value"] is None else None
     try:
         value = codec.unpack(row["value"]) if row["value"] is not None else None
     except UNDECODABLE:
         return TimelineEntry(type=row["kind"], id=row["wait_id"], at=row["at"], name=row["name"], status="damaged")
     fields = {name: row[name] for name in ("wait_id", "kind", "name", "due_at", "ended_at", "signal_id")}
-    return timeline.of_wait(Wait(**fields, value=value), row["at"], child=row["child_status"], omitted=omitted)
+    return timeline.of_wait(Wait(**fields, value=value), row["at"], run, child=row["child_status"], omitted=omitted)

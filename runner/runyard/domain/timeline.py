@@ -17,6 +17,7 @@ from .list_entries import entry
 from .messages import Message, ToolCallPart, Usage, model_name
 from .requests import HitlRequest
 from .runs import AttemptInfo, ErrorInfo, Run
+from .states import RunStatus
 from .waits import Wait
 
 EntryType = Literal["attempt", "message", "model_request", "tool", "step", "request", "sleep", "signal", "child"]
@@ -47,13 +48,15 @@ class TimelineEntry(StrictModel):
     - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
     - ``step``: ``id`` is the step's key. ``input`` is the arguments of the function. Arguments that are not JSON are shown by
-      the names of their types. ``status`` is ``started`` or ``done``. ``error`` is the error of a candidate of a fan-out.
+      the names of their types. ``status`` is ``started`` or ``done``. After the end of its attempt, a step without a result
+      is ``failed`` if the agent ended the attempt, or ``unfinished`` if the attempt was interrupted, for example by a crash.
+      ``error`` is the error of a candidate of a fan-out. The entry of the attempt has the error of a failed step.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
-    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting`` or ``ended``,
-      ``timeout`` for a signal that did not come in time, or the status of the child. ``input``: the time at which the wait
-      ends at the latest. For a signal, ``name`` is its name and ``output`` its value. For a child, ``id`` is its run and
-      ``name`` its thread.
+    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting``, ``ended``,
+      ``cancelled`` if a cancel of the run ended the wait, ``timeout`` for a signal that did not come in time, or the status of
+      the child. ``input``: the time at which the wait ends at the latest. For a signal, ``name`` is its name and ``output`` its
+      value. For a child, ``id`` is its run and ``name`` its thread.
     - ``message``: any other message of the run. ``name`` is its role, ``output`` its text.
     """
 
@@ -179,11 +182,13 @@ def of_step(
     *,
     done: bool,
     input: str | None = None,
+    outcome: str | None = None,
     omitted: int | None = None,
 ) -> TimelineEntry:
     """Return the entry of a step. ``times``: the start and the end of the step. ``input``: the arguments of the step.
 
-    ``omitted``: the number of bytes of a result that was not read.
+    ``outcome``: the outcome of the attempt that started a step without a result. ``omitted``: the number of bytes of a result
+    that was not read.
     """
     return _timed(
         TimelineEntry(
@@ -194,12 +199,17 @@ def of_step(
             ended_at=times[1],
             fence=fence,
             name=key.rpartition("/")[2].partition("#")[0],
-            status="done" if done else "started",
+            status="done" if done else _OPEN_STEPS.get(outcome or "running", "unfinished"),
             input=input,
             output=f"({omitted} bytes)" if omitted is not None else short(result) if done else None,
             error=_error_in(result),
         )
     )
+
+
+_OPEN_STEPS: Final = {"running": "started", **dict.fromkeys(("completed", "failed", "retried"), "failed")}
+"""The outcome of an attempt → the status of a step of the attempt that has no result. A step of any other attempt is
+``unfinished``."""
 
 
 def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineEntry:
@@ -221,13 +231,18 @@ def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineE
     )
 
 
-def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None = None) -> TimelineEntry:
-    """Return the entry of a wait that began ``at``. ``child``: the status of the child.
+def of_wait(wait: Wait, at: datetime, run: Run, *, child: str | None, omitted: int | None = None) -> TimelineEntry:
+    """Return the entry of a wait of ``run`` that began ``at``. ``child``: the status of the child.
 
     ``omitted``: the number of bytes of a signal's value that was not read.
     """
     taken = wait.signal_id is not None
-    late = wait.kind == "signal" and not taken
+    if taken or wait.ended_at is None:
+        status = "ended" if taken else "waiting"
+    elif run.status is RunStatus.CANCELLED and wait.ended_at == run.finished_at:
+        status = "cancelled"
+    else:
+        status = "timeout" if wait.kind == "signal" else "ended"
     return _timed(
         TimelineEntry(
             type=wait.kind,
@@ -236,7 +251,7 @@ def of_wait(wait: Wait, at: datetime, *, child: str | None, omitted: int | None 
             started_at=at,
             ended_at=wait.ended_at,
             name=wait.name,
-            status=child or ("waiting" if wait.ended_at is None else "timeout" if late else "ended"),
+            status=child or status,
             input=f"until {wait.due_at.isoformat(timespec='seconds')}" if wait.due_at and wait.kind != "child" else None,
             output=f"({omitted} bytes)" if omitted is not None else short(wait.value) if taken else None,
         )

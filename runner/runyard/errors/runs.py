@@ -154,6 +154,7 @@ class BudgetExceededError(RunError):
 class ChildFailedError(RunError):
     """A child did not complete, or its thread was deleted.
 
+    The traceback names the line of the child's code, if the error of the child has a traceback.
     ``details["status"]`` is the status of the child, or None if its thread was deleted.
     """
 

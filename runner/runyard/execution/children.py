@@ -14,6 +14,7 @@ from ..ports.commands import AcceptRequest
 from ..ports.refs import AttemptToken
 from ..ports.stores import Backend
 from ..support.store_retries import patiently
+from ..support.tracebacks import place_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,9 @@ class Children:
             return found
         found["status"] = str(run.status)
         if run.status is not RunStatus.COMPLETED:
-            return found | {"error": run.error.headline if run.error is not None else None}
+            error = run.error
+            place = place_in(error.traceback) if error is not None and error.traceback is not None else None
+            return found | {"error": error.headline if error is not None else None, "place": place}
         outcome = await patiently(lambda: read_outcome(self._backend.threads, self._backend.runs, run))
         text = next((message.text for message in reversed(outcome.messages) if message.role == "assistant"), "")
         return found | {"text": text, "value": run.result}
@@ -68,6 +71,9 @@ def read_child(record: JsonObject) -> ChildResult:
     if status == "completed":
         return ChildResult(thread_id, run_id, str(record["text"]), record["value"])
     why = f": {record['error']}" if record.get("error") else ""
-    raise ChildFailedError(
+    error = ChildFailedError(
         f"child {run_id} of thread {thread_id} is {status or 'gone'}{why}", thread_id=thread_id, run_id=run_id, status=status
     )
+    if record.get("place"):  # in a note, because a note is a part of the traceback, and the message goes to events and webhooks
+        error.add_note(f"The child failed at {record['place']}.")
+    raise error

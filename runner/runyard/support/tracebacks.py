@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import re
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import dropwhile
@@ -33,6 +34,7 @@ _OWN: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = f"{get_path('stdlib')}/"
 _LOOP: Final = str(Path(asyncio.__file__).parent)
 _PACKAGES: Final = "/site-packages/"
+_FRAME: Final = re.compile(r'^ +(?:\| +)*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
 _IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
 
 
@@ -112,11 +114,22 @@ def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
     and of runyard is not the user's code. If no frame has the user's code, the innermost frame is used.
     """
     places = [(frame.f_code.co_filename, line) for frame, line in frames]
-    of_user = [
-        place for place in places if not (is_own(place[0]) or place[0].startswith(("<", _LIBRARY)) or _PACKAGES in place[0])
-    ]
-    found = (of_user or places)[-1:]
+    found = ([place for place in places if _is_users(place[0])] or places)[-1:]
     return f"{found[0][0]}:{found[0][1]}" if found else None
+
+
+def place_in(trace: str) -> str | None:
+    """Return ``file:line in function`` of the innermost frame of the user's code in the text of a traceback.
+
+    If no frame has the user's code, the innermost frame is used. Return None if the text has no frames.
+    """
+    places = _FRAME.findall(trace)
+    found = ([place for place in places if _is_users(place[0])] or places)[-1:]
+    return "{}:{} in {}".format(*found[0]) if found else None
+
+
+def _is_users(filename: str) -> bool:
+    return not (is_own(filename) or filename.startswith(("<", _LIBRARY)) or _PACKAGES in filename)
 
 
 def is_own(filename: str) -> bool:

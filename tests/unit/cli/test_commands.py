@@ -22,7 +22,7 @@ from runyard import App, Client, Message, Prompt, RunHandle, errors, new_id
 from runyard.domain.states import RunStatus
 from runyard.models import ROOT_ID, ErrorInfo, HitlRequest
 from runyard.ports import commands
-from runyard.ports.commands import Write
+from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.queries import RunFilter
 from runyard.ports.refs import RunRef
 from runyard.ports.stores import Backend
@@ -37,7 +37,7 @@ from runyard_api.cli.dev.app_files import AppFiles
 from runyard_api.cli.main import app, main
 from runyard_api.cli.view import graph, waiting
 from runyard_api.http.settings import ApiSettings
-from runyard_api.worker.process import warn_without_agents
+from runyard_api.worker.process import warn_about_agents
 from runyard_backends.memory.runs import MemoryRunStore
 
 Command = Callable[..., tuple[int, str, str]]
@@ -144,6 +144,31 @@ class TestTracebacks:
         cursor = json.loads(runyard("runs", "attempts", "r", "--limit", "1", "--json")[1])["next"]
         assert heads[1] in runyard("runs", "attempts", "r", "--cursor", cursor)[1].splitlines()
 
+    def test_a_run_names_its_child_and_the_command_that_shows_its_frames(self, runyard: Command, world: Backend) -> None:
+        """R24, K3: The error of a child is shown by `runs show` of the child."""
+        runyard("prompt", "t", "hello", "--run-id", "r")
+
+        async def start_children() -> None:
+            await world.workers.register(WorkerInfo(worker_id="hand", queues=["default"]))
+            key = await world.threads.thread_key("t")
+            assert key is not None
+            [claim] = await world.runs.claim("hand", [RunRef(key, "r")])
+            assert claim.attempt is not None
+            for name in ("bad", "good"):
+                job = claim.attempt.ref
+                await world.runs.start_child(
+                    claim.attempt, AcceptRequest(thread_id=f"c-{name}", run_id=f"{name}-1", input=Message.user("go"), job=job)
+                )
+
+        asyncio.run(start_children())
+        fail(world, "c-bad", ErrorInfo(code="agent_error", message="no luck"))
+        serve(world, "c-good")
+        out = runyard("runs", "show", "t", "r")[1]
+        rows = [" ".join(line.split()) for line in out.splitlines()]
+        assert any("child c-bad failed" in row and "run bad-1" in row for row in rows)
+        assert any("child c-good completed" in row and "run good-1" in row for row in rows)
+        assert [row for row in rows if "see: " in row] == ["child bad-1 on c-bad is failed; see: runyard runs show bad-1"]
+
     def test_a_run_is_shown_by_the_beginning_of_its_id(self, runyard: Command, world: Backend) -> None:
         """R24: `runs` commands need no thread. A text that several ids begin with is refused, and so is an unknown one."""
         for run_id in ("abc1", "abd2"):
@@ -197,10 +222,22 @@ class TestNothingToServe:
         monkeypatch.chdir(tmp_path)
         assert AppFiles("bare_app:app").agents == []
         with capture_logs() as logs:
-            warn_without_agents(App())
-            warn_without_agents(App({"one": scripted}))
+            warn_about_agents(App())
+            warn_about_agents(App({"one": scripted}))
         [warning] = logs
         assert warning["event"] == "app_without_agents" and warning["log_level"] == "warning" and "App(" in warning["do"]
+
+    @pytest.mark.parametrize(("names", "namespace"), [(["b", "a"], ""), (["b", "a"], "shop"), (["a", "default"], "shop")])
+    def test_a_default_agent_that_depends_on_the_order_is_named(self, names: list[str], namespace: str) -> None:
+        """L1: The order of imports may change between releases. The warning names the agent and the remedy."""
+        with capture_logs() as logs:
+            warn_about_agents(App(dict.fromkeys(names, scripted), namespace=namespace))
+        if "default" in names:
+            assert logs == []
+        else:
+            [warning] = logs
+            assert warning["event"] == "default_agent_by_order" and warning["log_level"] == "warning"
+            assert warning["agent"].removeprefix(f"{namespace}/") == "b" and "'default'" in warning["do"]
 
 
 class TestExitCodes:

@@ -305,6 +305,41 @@ class TestChildren:
             run = await harness.prompt("t", "hi", agent="agent")
             assert run.ok and run.text.endswith("is failed: ValueError: no luck")
 
+    async def test_k3_the_traceback_of_a_parent_names_the_line_of_its_child(self) -> None:
+        """K3: The message of the error does not name the line, because events and webhooks have the message."""
+
+        async def broken(ctx: RunContext) -> None:
+            raise ValueError("no luck")
+
+        async def parent(ctx: RunContext) -> None:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(ctx.run("c", "go", agent="broken", key="once"))
+
+        line = broken.__code__.co_firstlineno + 1
+        async with Harness(App({"parent": parent, "broken": broken})) as harness:
+            run = await harness.prompt("t", "hi", agent="parent")
+        assert run.error is not None and run.error.traceback is not None and __file__ not in run.error.message
+        assert f"no luck\nThe child failed at {__file__}:{line} in broken.\n" in run.error.traceback
+
+    async def test_k3_a_child_without_a_stored_traceback_has_no_line(self) -> None:
+        """K3: A filter of tracebacks can drop the child's traceback."""
+
+        async def broken(ctx: RunContext) -> None:
+            raise ValueError("no luck")
+
+        async def parent(ctx: RunContext) -> None:
+            try:
+                await ctx.run("c", "go", agent="broken", key="once")
+            except ChildFailedError as error:
+                notes.append(getattr(error, "__notes__", []))
+                raise
+
+        notes: list[list[str]] = []
+        async with Harness(App({"parent": parent, "broken": broken}, traceback_filter=lambda text: None)) as harness:
+            run = await harness.prompt("t", "hi", agent="parent")
+        assert run.error is not None and run.error.message.endswith("of thread c is failed: ValueError: no luck")
+        assert notes == [[]]
+
     async def test_k3_a_redriven_parent_gets_the_result_of_a_redriven_child(self) -> None:
         """K3, R12: The failure of a child is not recorded, so that redrives of the child and of its parent mend both."""
         broken = True

@@ -17,7 +17,7 @@ from runyard import Message, RunContext
 from runyard.app import load_app
 from runyard.errors import AppImportError, InvalidInputError
 from runyard.support import tracebacks
-from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, stack_text, traceback_text
+from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, place_in, stack_text, traceback_text
 from runyard.testing import Harness
 
 
@@ -45,6 +45,19 @@ def test_a_traceback_names_file_line_code_and_error_and_no_values_of_variables()
     assert f'File "{__file__}", line ' in text and "raise ValueError(" in text
     assert text.endswith("ValueError: no refund\n")
     assert "4242 4242" not in text
+
+
+def test_the_place_in_a_traceback_is_the_innermost_line_of_the_users_code() -> None:
+    def refund() -> None:
+        importlib.import_module("no_such_module_9")
+
+    line = refund.__code__.co_firstlineno + 1
+    with pytest.raises(ModuleNotFoundError) as found:
+        refund()
+    assert place_in(traceback_text(found.value) or "") == f"{__file__}:{line} in refund"
+    library = f'  File "{asyncio.__file__}", line 7, in run\n'
+    assert place_in(library) == f"{asyncio.__file__}:7 in run"
+    assert place_in("[hidden]") is None and place_in("") is None
 
 
 async def test_a_stack_of_an_agent_begins_at_the_first_frame_of_its_code() -> None:

@@ -81,7 +81,8 @@ export function lanesOf(run: Run, entries: readonly TimelineEntry[], time: numbe
   function draw(lane: string, each: TimelineEntry): void {
     const name = each.name ?? (each.type === "model_request" ? "" : each.id); // such an id is that of the message
     const bad = BAD.has(each.status ?? "") || each.error !== null;
-    const words = [each.type.replace(/_/g, " "), name, each.status, each.input].filter(Boolean).join(" ");
+    const child = each.type === "child" ? `run ${each.id}` : "";
+    const words = [each.type.replace(/_/g, " "), name, child, each.status, each.input].filter(Boolean).join(" ");
     const open = each.ended_at === null && run.finished_at === null;
     add(lane, `${KINDS[each.type] ?? "other"}${bad ? " bad" : ""}`, moment(each.started_at ?? each.at), moment(each.ended_at), name, words, open);
   }

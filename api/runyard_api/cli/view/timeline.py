@@ -64,6 +64,9 @@ def show(
             output.print_lines(entry.error.traceback)
     if (error := found.error) is not None and error.traceback is not None and error.traceback not in shown:
         output.print_lines(error.traceback)
+    for entry in found.entries:
+        if entry.type == "child" and entry.status in ("failed", "dead"):
+            output.print_line(f"child {entry.id} on {entry.name} is {entry.status}; see: runyard runs show {entry.id}")
 
 
 def attempt_words(fence: int, numbers: Mapping[int, int]) -> str:
@@ -98,7 +101,7 @@ def _times(found: Timeline) -> str:
 
 
 def _detail(entry: TimelineEntry) -> str:
-    shown = []
+    shown = [f"run {entry.id}"] if entry.type == "child" else []
     if entry.usage is not None:
         shown.append(f"{entry.usage.input_tokens}+{entry.usage.output_tokens} tokens")
     if entry.input is not None:

@@ -65,9 +65,10 @@ END $$;
 -- Return a page of a run's timeline: at most `most` entries after the place (after_time, after_kind, after_key), and about `bytes`
 -- together. A larger entry is a page of its own. An entry is an attempt (kind 0), a message (1), a step (2) or a HITL request (3). since:
 -- the time at which the work for a message began. of_fence: the attempt of the message. call_seq: the number of the message whose tool
--- calls a message answers. size: the bytes of a step's result. A result of more than `large` bytes is omitted. total: the number of
--- entries, counted up to one more than `most`. With `enable_material` off, each message of the page is found by an index.
--- Otherwise a planner without statistics would compare each entry with all messages of the branch.
+-- calls a message answers. attempt: the attempt, or the attempt that started a step without a result. size: the bytes of a step's
+-- result. A result of more than `large` bytes is omitted. total: the number of entries, counted up to one more than `most`. With
+-- `enable_material` off, each message of the page is found by an index. Otherwise a planner without statistics would compare each
+-- entry with all messages of the branch.
 CREATE OR REPLACE FUNCTION runyard.run_timeline(
     for_tenant text, thread_id text, run_id text, after_time timestamptz, after_kind integer, after_key text, most integer, bytes bigint,
     large integer
@@ -112,10 +113,10 @@ BEGIN
         WINDOW w AS (ORDER BY p.at, p.kind, p.key ROWS UNBOUNDED PRECEDING)
     )
     SELECT c.kind, c.at, c.key::text, CASE WHEN c.kind = 1 THEN greatest(c.since, t.started_at::timestamptz) END, c.fence, c.call_seq,
-           c.size, c.total, CASE WHEN c.kind = 0 THEN t END, m,
+           c.size, c.total, CASE WHEN c.kind IN (0, 2) THEN t END, m,
            CASE WHEN c.kind = 2 THEN runyard.without_large_result(r.accept_no, c.name, large) END, q
     FROM counted c
-    LEFT JOIN LATERAL runyard.attempt_of(r, c.fence) t ON c.kind IN (0, 1)
+    LEFT JOIN LATERAL runyard.attempt_of(r, c.fence) t ON c.kind IN (0, 1) OR (c.kind = 2 AND c.size IS NULL)
     LEFT JOIN runyard.messages m ON c.kind = 1 AND m.branch_id = r.branch_id AND m.seq = c.seq
     LEFT JOIN runyard.requests q ON c.kind = 3 AND q.tenant = r.tenant AND q.request_id = c.name
     WHERE c.n = 1 OR (c.n <= most AND c.used <= bytes)

@@ -20,6 +20,18 @@ BEGIN
         WHERE w.ended_at IS NOT NULL);
 END $$;
 
+-- Close the open sleeps and signals of a run that ends. Those of a cancelled run stay, with the time of their end. Those of any other
+-- run are deleted, because a redriven run begins them again.
+CREATE OR REPLACE FUNCTION runyard.close_waits(r runyard.runs) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF r.status = 'cancelled' THEN
+        UPDATE runyard.waits w SET ended_at = now()
+        WHERE w.thread_key = r.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.kind <> 'child';
+    ELSE
+        DELETE FROM runyard.waits w WHERE w.thread_key = r.thread_key AND w.run_id = r.run_id AND w.ended_at IS NULL AND w.kind <> 'child';
+    END IF;
+END $$;
+
 -- End the waits of the thread that are due, and queue their suspended runs.
 CREATE OR REPLACE FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb)
 LANGUAGE plpgsql AS $$

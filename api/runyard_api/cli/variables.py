@@ -1,0 +1,72 @@
+"""The environment variables that runyard reads. A variable with a misspelt name has no effect, and is named at the start of a
+command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from difflib import get_close_matches
+from io import StringIO
+from typing import Final
+
+from dotenv import dotenv_values
+
+from runyard.errors import InvalidInputError
+from runyard.support import env_file
+from runyard.support.env_file import PREFIX
+from runyard.support.settings import EnvFileSettings, Settings
+
+from ..http.settings import ApiSettings
+
+SETTINGS: Final[tuple[type[EnvFileSettings], ...]] = (Settings, ApiSettings)
+"""The classes of settings."""
+
+OTHER: Final[Mapping[str, tuple[str, str]]] = {
+    "RUNYARD_APP": ("`runyard worker`, `runyard dev`", "the app to serve, `MODULE:APP`"),
+    "RUNYARD_NAMESPACE": (
+        "`App`, `Client.connect`, the command line",
+        "the namespace of the program's agents; also read from `.env`",
+    ),
+    "RUNYARD_API_KEY": (
+        "the command line, `Client.connect`",
+        "the key of the HTTP API, for an `https` URL; it names the tenant",
+    ),
+    "RUNYARD_MODEL": (
+        "`default_model()`, `runyard demo`",
+        "the model, as `provider:model`; without it, `OPENAI_API_KEY` or `ANTHROPIC_API_KEY` selects one",
+    ),
+    "RUNYARD_FAILPOINTS": ("every process", "faults for tests of runyard itself; never set it in production"),
+    "RUNYARD_TOKEN_DELAY": ("`runyard demo`", "the seconds between two words of the scripted agent"),
+    "OTEL_…": ("`runyard worker`, `runyard api`", "the export of [traces](../how-to/traces.md)"),
+}
+"""A variable that no class of settings has → its readers, its meaning."""
+
+OF_TOOLS: Final = (f"{PREFIX}TEST_", f"{PREFIX}GROWTH_", f"{PREFIX}BENCH_")
+"""The prefixes of the variables of runyard's own tests and benchmarks."""
+OF_SERVICE: Final = "_SERVICE_HOST"
+"""The end of a variable that Kubernetes sets for a service. The other variables of the service have the same beginning."""
+
+
+def unknown() -> Iterator[str]:
+    """Yield a sentence about each variable of the environment and of ``.env`` that begins with ``RUNYARD_`` and has no effect.
+
+    The sentence names the variable and the known variable with the most similar name. It does not contain the value."""
+    known = {settings.variable(name) for settings in SETTINGS for name in settings.model_fields} | OTHER.keys()
+    names = {*os.environ, *_in_file()}
+    services = tuple(f"{name.removesuffix(OF_SERVICE)}_" for name in names if name.endswith(OF_SERVICE))
+    for name in sorted(names):
+        found = name.upper()
+        if found.startswith(PREFIX) and found not in known and not name.startswith((*OF_TOOLS, *services)):
+            own = (each.removeprefix(PREFIX) for each in known)
+            similar = get_close_matches(found.removeprefix(PREFIX), own, n=1)
+            meant = f"; did you mean {PREFIX}{similar[0]}?" if similar else ""
+            yield f"the variable {name} is unknown and has no effect{meant}"
+
+
+def _in_file() -> set[str]:
+    """Return the names of the variables in ``.env``. The readers of the values report a file that cannot be read."""
+    with suppress(InvalidInputError):
+        if (found := env_file.read()) is not None:
+            return {*dotenv_values(stream=StringIO(found[0]), interpolate=False)}
+    return set()

@@ -1,0 +1,94 @@
+"""Unknown environment variables are named at the start of a command, without their values."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from runyard_api.cli import variables
+from runyard_api.cli.main import main
+
+VALUE = "7f3a91"
+"""A text that is in no output."""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in [name for name in os.environ if name.startswith("RUNYARD_")]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("RUNYARD_POSTGRESS", "RUNYARD_POSTGRES_URL"),
+        ("RUNYARD_REDIS", "RUNYARD_REDIS_URL"),
+        ("RUNYARD_QUEUE", "RUNYARD_QUEUES"),
+        ("runyard_slot", "RUNYARD_SLOTS"),
+        ("RUNYARD_API_PROT", "RUNYARD_API_PORT"),
+        ("RUNYARD_NAMESPACES", "RUNYARD_NAMESPACE"),
+        ("RUNYARD_ZZZ", None),
+    ],
+)
+def test_an_unknown_variable_is_named_with_the_nearest_one(
+    name: str, meant: str | None, monkeypatch: pytest.MonkeyPatch, folder: Path
+) -> None:
+    sentence = f"the variable {name} is unknown and has no effect" + (f"; did you mean {meant}?" if meant else "")
+    monkeypatch.setenv(name, VALUE)
+    assert list(variables.unknown()) == [sentence]
+    monkeypatch.delenv(name)
+    (folder / ".env").write_text(f"OTHER=x\n{name}={VALUE}\nRUNYARD_SLOTS=5\n")
+    assert list(variables.unknown()) == [sentence]
+    monkeypatch.setenv(name, VALUE)
+    assert list(variables.unknown()) == [sentence]
+
+
+def test_a_known_variable_is_not_named(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """The variables of settings, of other readers, of runyard's tests, and of the services of Kubernetes are known."""
+    for settings in variables.SETTINGS:
+        for name in settings.model_fields:
+            monkeypatch.setenv(settings.variable(name), VALUE)
+            monkeypatch.setenv(settings.variable(name).lower(), VALUE)
+    for name in variables.OTHER:
+        monkeypatch.setenv(name, VALUE)
+    of_service = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP_ADDR")
+    for name in ("TEST_RUNS", "GROWTH_PARKED", "BENCH_BOARD", *(f"PG_{part}" for part in of_service)):
+        monkeypatch.setenv(f"RUNYARD_{name}", VALUE)
+    monkeypatch.setenv("_RUNYARD_COMPLETE", VALUE)
+    assert list(variables.unknown()) == []
+    monkeypatch.setenv("RUNYARD_PGS", VALUE)
+    assert len(list(variables.unknown())) == 1
+
+
+def test_an_unreadable_file_names_no_variable(folder: Path) -> None:
+    """The command itself reports the file, if it needs the file."""
+    (folder / ".env").write_bytes(b"RUNYARD_QUEUE=\xff\n")
+    assert list(variables.unknown()) == []
+
+
+def test_a_command_says_it_once(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("RUNYARD_QUEUE", VALUE)
+    for command in ("worker", "api", "dev", "migrate", "doctor"):
+        main([command, "--help"])
+        out, err = capsys.readouterr()
+        assert err == "runyard: the variable RUNYARD_QUEUE is unknown and has no effect; did you mean RUNYARD_QUEUES?\n"
+        assert VALUE not in out
+
+
+@pytest.mark.parametrize("owned", [False, True])
+def test_a_process_of_dev_leaves_it_to_dev(owned: bool) -> None:
+    command = [sys.executable, "-P", "-m", "runyard_api.cli", "worker", "no.module:app", *(["--owned"] if owned else [])]
+    servers = {"RUNYARD_POSTGRES_URL": "postgresql://h", "RUNYARD_REDIS_URL": "redis://h"}
+    pipe = subprocess.PIPE
+    environment = {**os.environ, **servers, "RUNYARD_QUEUE": VALUE}
+    with subprocess.Popen(command, env=environment, stdin=pipe, stderr=pipe, text=True) as process:
+        assert process.stderr is not None
+        said = process.stderr.read()
+    assert ("RUNYARD_QUEUE " in said) is not owned
+    assert "no.module" in said and VALUE not in said
