@@ -7,6 +7,7 @@ from typing import Final
 from tests.mutants.mutant import Mutant, mutant
 
 PLAIN: Final = "backends/runyard_backends/postgres/functions/plain_runs.sql"
+THREADS: Final = "backends/runyard_backends/postgres/functions/threads.sql"
 BATCHES: Final = "tests/conformance/test_postgres_batches.py"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
 APPENDS: Final = "backends/runyard_backends/postgres/functions/plain_appends.sql"
@@ -137,5 +138,20 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
         "a batch of writes changes the order of a run's writes", WRITES,
         "ORDER BY x.thread_key, x.place LOOP", "ORDER BY x.thread_key, x.place DESC LOOP",
         INTERIM, "-k", "order",
+    ),
+    mutant(
+        "a refused prompt of a batch makes a thread", PLAIN,
+        " AND special = '{}'; --", "; --",
+        PLAIN_TESTS, "-k", "refused_prompt",
+    ),
+    mutant(
+        "a batch makes a thread that has runs of a host", THREADS,
+        " AND unadmitted.one IS NULL\n", "\n",
+        PLAIN_TESTS, "-k", "runs_of_a_host",
+    ),
+    mutant(
+        "a batch makes a thread whose predecessor is being removed", THREADS,
+        " AND removed.one IS NULL", "",
+        PLAIN_TESTS, "-k", "removal",
     ),
 )  # fmt: skip

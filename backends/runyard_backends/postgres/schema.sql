@@ -2271,10 +2271,6 @@ RETURNS SETOF runyard.interim_written;
 -- a thousand requests with each thread. The tables are read by LATERAL subqueries, for which Postgres uses nested loops in any case.
 FUNCTION runyard.accept_plain(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.accepted;
 
--- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before
--- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
-FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[];
-
 -- Claim the plain runs for a worker. Return one row per claimed run. paused, patience: as in runyard.claim.
 FUNCTION runyard.claim_plain(
     claimant runyard.workers, thread_keys bigint[], run_ids text[], paused text[], patience integer
@@ -2677,6 +2673,14 @@ RETURNS runyard.threads;
 
 -- Make and return a thread with its first branch. Return a NULL row if the thread exists.
 FUNCTION runyard.make_thread(for_tenant text, thread_id text, of_agent text) RETURNS runyard.threads;
+
+-- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before
+-- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
+FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[];
+
+-- Make and return the missing threads of plain requests, in the order of their ids, so that batches cannot deadlock. A thread gets the
+-- agent of its first request. The function leaves out threads with unadmitted runs, and ids of threads that are still being removed.
+FUNCTION runyard.make_threads(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.threads;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise a new run could not be
 -- distinguished from an old run with the same id. run_id: the run of a request, or NULL. If this run was accepted in a host's

@@ -17,7 +17,7 @@ from tests.support.many_runs import STATEMENTS, TENANT, named_statements
 
 MANY = 32
 OPTIONS = (RunOptions(), RunOptions(timeout=60.0))
-RUN_BY_RUN = ("accept_and_admit", "claim_locked", "end_run")
+RUN_BY_RUN = ("accept_and_admit", "make_thread", "claim_locked", "end_run")
 """The functions that process one run in the long way of accept_many, claim and complete."""
 CALLS = "SELECT coalesce(sum(calls), 0) FROM pg_stat_user_functions WHERE schemaname = 'runyard' AND funcname = ANY ($1)"
 BLOCKS = """
@@ -68,8 +68,8 @@ async def spent(connection: asyncpg.Connection, query: str, *args: object) -> in
 
 
 async def test_usual_runs_are_processed_together(connection: asyncpg.Connection) -> None:
-    """Q2: a batch of new runs on existing threads makes no call for each of its runs."""
-    await turn(connection)
+    """Q2: a batch of new runs makes no call for each of its runs, on new threads and on existing ones."""
+    assert await spent(connection, CALLS, RUN_BY_RUN) == 0
     assert await spent(connection, CALLS, RUN_BY_RUN) == 0
 
 
@@ -120,3 +120,69 @@ async def test_a_batch_gives_a_thread_its_agent(connection: asyncpg.Connection) 
         "SELECT agent FROM runyard.threads WHERE thread_id IN ('t0', 't1', 't2') ORDER BY thread_id"
     )
     assert [row["agent"] for row in agents] == ["support", "support", None]
+
+
+async def accept(connection: asyncpg.Connection, *requests: AcceptRequest) -> list[asyncpg.Record]:
+    return await connection.fetch(statements()["accept"], "", [codec.run_request(request) for request in requests], 1000)
+
+
+def prompt(thread: str, run: str, agent: str | None = None) -> AcceptRequest:
+    return AcceptRequest(thread_id=thread, run_id=run, input=Message.user("hi"), agent=agent)
+
+
+async def test_a_batch_makes_its_threads_as_single_prompts_do(connection: asyncpg.Connection) -> None:
+    """R1: the agents of threads and runs, the lanes and the jobs."""
+    agents = (("a", None, "b"), (None, "a", None), (None, None, None))
+    prompts = [prompt(f"t{n}", f"r{m}", agent) for n, three in enumerate(agents) for m, agent in enumerate(three)]
+    query = """
+        SELECT t.agent AS of_thread, r.agent, r.queue, r.lane, r.status, r.lane_seq IS NOT NULL AS admitted, b.lane AS of_branch
+        FROM runyard.threads t JOIN runyard.runs r USING (thread_key) JOIN runyard.branches b ON b.branch_id = t.head_branch
+        ORDER BY r.thread_id, r.lane_seq
+    """
+    found = []
+    for batches in ([prompts], [[one] for one in prompts]):
+        rows = [row for batch in batches for row in await accept(connection, *batch)]
+        jobs = sorted(job.run_id for row in rows for job in codec.effects(row["effects"]).jobs)
+        found.append((jobs, [tuple(row) for row in await connection.fetch(query)]))
+        await connection.execute("TRUNCATE runyard.threads, runyard.branches, runyard.runs, runyard.live_runs")
+    assert found[0] == found[1] and len(found[0][1]) == len(prompts)
+
+
+async def test_a_refused_prompt_of_a_batch_makes_no_thread(connection: asyncpg.Connection) -> None:
+    """A prompt without a message needs a message to answer."""
+    empty = AcceptRequest(thread_id="empty", run_id="r")
+    rows = await accept(connection, empty, prompt("new", "r"))
+    assert {row["n"]: row["refused"] is None for row in rows} == {1: False, 2: True}
+    assert [row["thread_id"] for row in await connection.fetch("SELECT thread_id FROM runyard.threads")] == ["new"]
+
+
+async def test_a_batch_makes_no_thread_with_runs_of_a_host(connection: asyncpg.Connection) -> None:
+    """R2, L3: the thread gets the agent of the run that the host accepted before."""
+    await connection.execute("SELECT runyard.accept('t', 'hi', run_id => 'hosted', agent => 'a')")
+    await accept(connection, prompt("t", "later", "b"), prompt("u", "r"))
+    lane = "SELECT run_id FROM runyard.live_runs WHERE thread_id = 't' ORDER BY lane_seq"
+    assert [row["run_id"] for row in await connection.fetch(lane)] == ["hosted", "later"]
+    assert await connection.fetchval("SELECT agent FROM runyard.threads WHERE thread_id = 't'") == "a"
+
+
+async def test_a_batch_waits_for_the_removal_of_a_thread(connection: asyncpg.Connection) -> None:
+    """H8: a run of the new thread could not be told from a run of the deleted thread."""
+    await connection.execute(
+        "INSERT INTO runyard.removals (thread_key, tenant, thread_id, erase, runs_hidden) VALUES (1, '', 't', false, false)"
+    )
+    rows = await accept(connection, prompt("t", "r"), prompt("u", "r"))
+    assert {row["n"]: row["refused"] is None for row in rows} == {1: False, 2: True}
+
+
+async def test_a_thread_that_another_transaction_makes_delays_only_itself(
+    connection: asyncpg.Connection, postgres_url: str
+) -> None:
+    """Q4: the batch does not wait for the end of the other transaction."""
+    other = await asyncpg.connect(postgres_url)
+    async with other.transaction():
+        await accept(other, prompt("t", "r"))
+        rows = await accept(connection, prompt("s", "r"), prompt("t", "r"), prompt("u", "r"))
+        assert {row["n"]: row["refused"] is None for row in rows} == {1: True, 2: False, 3: True}
+    [again] = await accept(connection, prompt("t", "r"))
+    assert again["created"] is False
+    await other.close()

@@ -19,6 +19,7 @@ DECLARE
     special text[]; -- the threads with a request that is not plain
     named text[] := '{}'; -- the threads without an agent for which a request names one
     keys bigint[]; ids text[]; agents text[]; floors bigint[]; -- the columns of the threads
+    makes boolean; -- whether threads are missing
     a runyard.accepted;
     usual_timeout text := current_setting('lock_timeout'); ignored text;
 BEGIN
@@ -31,10 +32,15 @@ BEGIN
     keys := ARRAY(SELECT t.thread_key FROM unnest(names) q(thread_id)
                   CROSS JOIN LATERAL (SELECT x.thread_key FROM runyard.threads x
                                       WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id AND x.deleted_at IS NULL LIMIT 1) t);
+    makes := cardinality(keys) < cardinality(names) AND special = '{}'; -- a refused request must not make a thread
     SELECT array_agg(l.thread_key), array_agg(l.thread_id), array_agg(l.agent), array_agg(l.lane_floor) INTO keys, ids, agents, floors
     FROM (SELECT t.thread_key, t.thread_id, t.agent,
               CASE WHEN t.parent_thread_id IS NULL AND t.deleted_at IS NULL THEN t.lane_floor END AS lane_floor
           FROM runyard.threads t WHERE t.thread_key = ANY (keys) ORDER BY t.thread_key + 0 FOR UPDATE) l; -- those that are deleted are not plain
+    IF makes THEN
+        SELECT keys || array_agg(t.thread_key), ids || array_agg(t.thread_id), agents || array_agg(t.agent), floors || array_agg(t.lane_floor)
+        INTO keys, ids, agents, floors FROM runyard.make_threads(for_tenant, requests) t;
+    END IF;
     IF array_position(agents, NULL) IS NOT NULL THEN
         named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL)));
     END IF;
@@ -78,25 +84,6 @@ BEGIN
     ignored := set_config('lock_timeout', usual_timeout, true);
 EXCEPTION WHEN lock_not_available THEN
     RETURN;
-END $$;
-
--- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before
--- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
-CREATE OR REPLACE FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[]
-LANGUAGE plpgsql AS $$
-DECLARE
-    locked bigint[];
-    usual_timeout text := current_setting('lock_timeout');
-    ignored text;
-BEGIN
-    IF patience = 0 THEN
-        RETURN ARRAY(SELECT t.thread_key FROM runyard.threads t WHERE t.thread_key = ANY (thread_keys) ORDER BY t.thread_key + 0
-                     FOR UPDATE SKIP LOCKED);
-    END IF;
-    IF patience IS NOT NULL THEN ignored := set_config('lock_timeout', patience::text, true); END IF;
-    locked := ARRAY(SELECT t.thread_key FROM runyard.threads t WHERE t.thread_key = ANY (thread_keys) ORDER BY t.thread_key + 0 FOR UPDATE);
-    ignored := set_config('lock_timeout', usual_timeout, true);
-    RETURN locked;
 END $$;
 
 -- Claim the plain runs for a worker. Return one row per claimed run. paused, patience: as in runyard.claim.

@@ -83,6 +83,53 @@ BEGIN
     RETURN t;
 END $$;
 
+-- Lock threads in the order of their keys, and return the keys of those that exist. patience: milliseconds to wait for each lock before
+-- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
+CREATE OR REPLACE FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[]
+LANGUAGE plpgsql AS $$
+DECLARE
+    locked bigint[];
+    usual_timeout text := current_setting('lock_timeout');
+    ignored text;
+BEGIN
+    IF patience = 0 THEN
+        RETURN ARRAY(SELECT t.thread_key FROM runyard.threads t WHERE t.thread_key = ANY (thread_keys) ORDER BY t.thread_key + 0
+                     FOR UPDATE SKIP LOCKED);
+    END IF;
+    IF patience IS NOT NULL THEN ignored := set_config('lock_timeout', patience::text, true); END IF;
+    locked := ARRAY(SELECT t.thread_key FROM runyard.threads t WHERE t.thread_key = ANY (thread_keys) ORDER BY t.thread_key + 0 FOR UPDATE);
+    ignored := set_config('lock_timeout', usual_timeout, true);
+    RETURN locked;
+END $$;
+
+-- Make and return the missing threads of plain requests, in the order of their ids, so that batches cannot deadlock. A thread gets the
+-- agent of its first request. The function leaves out threads with unadmitted runs, and ids of threads that are still being removed.
+CREATE OR REPLACE FUNCTION runyard.make_threads(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.threads
+LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN QUERY
+    WITH missing AS MATERIALIZED (
+        SELECT DISTINCT ON (q.thread_id) q.thread_id, q.agent
+        FROM unnest(requests) WITH ORDINALITY q
+        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id
+                           AND x.deleted_at IS NULL LIMIT 1) existing ON true
+        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = q.thread_id
+                           AND NOT s.runs_hidden LIMIT 1) removed ON true
+        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.runs u WHERE u.tenant = for_tenant AND u.thread_id = q.thread_id
+                           AND u.lane_seq IS NULL LIMIT 1) unadmitted ON true
+        WHERE existing.one IS NULL AND removed.one IS NULL AND unadmitted.one IS NULL
+        ORDER BY q.thread_id, q.ordinality
+    ), made AS (
+        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent)
+        SELECT for_tenant, m.thread_id, nextval('runyard.branch_numbers'), nullif(runyard.agent_of(coalesce(m.agent, '/'), NULL), '/')
+        FROM missing m ORDER BY m.thread_id
+        ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.*
+    ), branch AS (
+        INSERT INTO runyard.branches (branch_id, thread_key, lane) SELECT m.head_branch, m.thread_key, '' FROM made m
+    )
+    SELECT m.* FROM made m;
+END $$;
+
 -- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise a new run could not be
 -- distinguished from an old run with the same id. run_id: the run of a request, or NULL. If this run was accepted in a host's
 -- transaction and has no thread yet, no error is raised, because the request is a repetition.
