@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.conftest import SOURCES, Site
+from tests.console.test_paths import branch
 from tests.support.fleet import until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("workers")]

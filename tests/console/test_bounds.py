@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
 from contextlib import suppress
 from typing import Final
@@ -12,6 +13,8 @@ from playwright.async_api import Error, Page, Route, expect
 
 from runyard import Prompt
 from tests.console.conftest import Site
+from tests.console.test_lists import REFUSAL
+from tests.console.test_paths import branch
 from tests.support.fleet import until
 
 pytestmark = pytest.mark.timeout(120)

@@ -1,6 +1,7 @@
 /** The answer to a request: a form made from the JSON schema of its answers, or approval with edited arguments. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, at, get, post } from "../api";
 import { moment } from "../format";
 import { parse, write } from "../json";
@@ -8,6 +9,7 @@ import { can } from "../session";
 import type { HitlRequest, Json, JsonObject } from "../types";
 import { countPending } from "../pending";
 import { Age, Button, Fold, Problem } from "./bits";
+import { FIELDS } from "./keys";
 import { Code, json, visible } from "./long";
 import { useOnce } from "./once";
 import { initial, SchemaInput } from "./schema_input";
@@ -114,8 +116,12 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     const timer = setTimeout(() => setReady(true), CLICK_TIME);
     return () => clearTimeout(timer);
   }, []);
-  const unsent = request.answered_at !== null && sent.current === write(request.answer) ? undefined : draft;
+  const own = request.answered_at !== null && sent.current === write(request.answer);
+  const unsent = own ? undefined : draft;
   useEffect(() => onDraft?.(unsent !== undefined), [unsent !== undefined]);
+  const form = useRef<HTMLFieldSetElement>(null);
+  // as this is drawn, the form that it may replace is still in the page
+  const focused = form.current?.contains(document.activeElement) ? document.activeElement : null;
   const once = useOnce();
   const answer = async (value: Json): Promise<void> => {
     setError(null);
@@ -136,8 +142,10 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     return (
       <>
         <Given request={request} />
-        <Answered request={request} />
-        {unsent !== undefined && <Unsent draft={unsent} by={whoAnswered(request)} discard={() => setDraft(undefined)} />}
+        <Successor focused={focused} freed={own}>
+          <Answered request={request} />
+          {unsent !== undefined && <Unsent draft={unsent} by={whoAnswered(request)} discard={() => setDraft(undefined)} />}
+        </Successor>
       </>
     );
   }
@@ -145,7 +153,7 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     <>
       <Given request={request} />
       {can("respond") ? (
-        <fieldset class="answer" disabled={!ready || once.busy}>
+        <fieldset class="answer" ref={form} disabled={!ready || once.busy}>
           {request.kind === "approval" ? (
             <Approve request={request} answer={answer} draft={setDraft} />
           ) : request.kind === "step" ? (
@@ -159,6 +167,21 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
         <p class="dim">This key does not have the scope “respond”.</p>
       )}
     </>
+  );
+}
+
+/** Takes the place of a form, and its focus. What somebody goes on to type is no command, unless the keys are `freed`.
+ *  `focused`: what had the focus in the form. */
+function Successor(props: { focused: Element | null; freed: boolean; children: ComponentChildren }) {
+  const element = useRef<HTMLDivElement>(null);
+  const [focused] = useState(props.focused);
+  useLayoutEffect(() => {
+    if (focused) element.current?.focus({ preventScroll: true });
+  }, []);
+  return (
+    <div class="successor" ref={element} tabIndex={-1} data-typing={(!props.freed && focused?.matches(FIELDS)) || undefined}>
+      {props.children}
+    </div>
   );
 }
 
@@ -180,15 +203,21 @@ function Answered({ request }: { request: HitlRequest }) {
 
 /** What was typed for a request that somebody else answered. */
 function Unsent({ draft, by, discard }: { draft: Json; by: string; discard: () => void }) {
+  const element = useRef<HTMLDivElement>(null);
   return (
-    <div class="answered" role="status">
+    <div class="answered" role="status" ref={element}>
       <p>The request was answered by {by} while you typed. What you typed was not sent:</p>
       <Code value={draft} label="What you typed" />
-      <Button kind="quiet" onClick={discard}>
+      <Button kind="quiet" onClick={() => (focusAround(element.current), discard())}>
         Discard what you typed
       </Button>
     </div>
   );
+}
+
+/** Focus the part of the page that an element is in. */
+function focusAround(element: HTMLElement | null): void {
+  element?.closest(".successor")?.parentElement?.closest<HTMLElement>("[tabindex]")?.focus({ preventScroll: true });
 }
 
 interface Answers {
