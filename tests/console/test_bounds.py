@@ -136,3 +136,68 @@ async def test_the_requests_of_a_run_are_read_page_by_page(site: Site) -> None:
     await expect(more).to_have_count(0)
     await expect(page.get_by_role("region", name="Request")).to_have_count(50)
     await says(page, "Only the first 50 requests are shown.")
+
+
+async def test_older_messages_that_are_refused_again_and_again_are_missed_aloud(site: Site) -> None:
+    """The path begins again once. Then it stays where somebody has scrolled, and says what it lacks."""
+    await branch(site.client, "red", 80)
+    page = await site.person("threads")
+    refused: list[str] = []
+
+    async def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        await route.fulfill(status=400, json=REFUSAL, content_type="application/problem+json")
+
+    pattern = "**/v1/threads/t/messages?*cursor=*"
+    await page.route(pattern, refuse)
+    await site.open(page, "threads/t")
+    transcript = page.get_by_label("Transcript")
+    problem = transcript.get_by_role("alert")
+
+    async def told() -> bool:
+        await transcript.evaluate("(box) => { box.scrollTop = 0; }")
+        return await problem.count() > 0
+
+    await until(told)
+    await transcript.evaluate("(box) => { box.scrollTop = 1; }")
+    await expect(problem).to_contain_text("Older messages could not be read: an old cursor")
+    await expect(problem).to_be_in_viewport()
+    assert len(refused) == 2
+    await page.unroute(pattern)
+    await transcript.get_by_role("button", name="Older messages").click()
+    await expect(page.get_by_text("red 0.")).to_be_visible()
+    await expect(problem).to_have_count(0)
+
+
+@pytest.mark.usefixtures("workers")
+async def test_candidates_that_are_refused_begin_again(site: Site) -> None:
+    """Once. Then the page says so, and keeps what was read."""
+    await site.say("t", "say one", "r1")
+    await site.client.fork_many("t", "r1", messages=["say a"], run_id="many", wait=20)
+    page = await site.person("threads")
+    read: list[str | None] = []
+
+    async def answer(route: Route) -> None:
+        """The candidate many times, in pages."""
+        cursor = dict(parse_qsl(urlsplit(route.request.url).query)).get("cursor")
+        read.append(cursor)
+        if cursor is not None:
+            await route.fulfill(status=400, json=REFUSAL, content_type="application/problem+json")
+            return
+        found = await (await route.fetch()).json()
+        await route.fulfill(json={**found, "items": [{**found["items"][0], "number": n} for n in range(20)], "next": "old"})
+
+    await page.route("**/v1/threads/t/runs/many/candidates?*", answer)
+    await site.open(page, "threads/t")
+    more = page.get_by_role("treeitem").filter(has_text="more candidates")
+    await more.click()
+
+    async def began_again() -> bool:
+        return read == [None, "old", None]
+
+    await until(began_again)
+    assert await page.locator(".note").count() == 0
+    await more.click()
+    await expect(page.locator(".note.bad")).to_contain_text("an old cursor")
+    await expect(more).to_have_count(1)
+    assert read == [None, "old", None, "old"]

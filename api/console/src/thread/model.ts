@@ -14,28 +14,13 @@ import { Repeated } from "./repeated";
 import { ThreadRuns } from "./runs";
 import { isLive } from "../runs";
 import { note } from "../ui/dialog";
-
-export type Selection = { kind: "run" | "message" | "request"; id: string };
-
-function selectionOf(query: URLSearchParams): Selection | null {
-  for (const kind of ["request", "message", "run"] as const) {
-    const id = query.get(kind);
-    if (id) return { kind, id };
-  }
-  return null;
-}
+import { Restarts } from "../ui/restarts";
+import { selectionOf, type Target } from "./target";
 
 /** Most pages that are read to find the path of a message. */
 const MOST_SEARCHED = 20;
 /** The same if somebody asks for the end of the path. */
 const MOST_SEARCHED_FOR_END = 200;
-
-/** What a link names: the end of a path, and a message or run on it. */
-export interface Target {
-  leaf: string | null;
-  message: string | null;
-  run: string | null;
-}
 
 export class ThreadModel extends ThreadRuns {
   readonly thread = signal<Thread | null>(null);
@@ -51,6 +36,8 @@ export class ThreadModel extends ThreadRuns {
   readonly chunks = signal<Chunk[]>([]);
   readonly loading = signal(true);
   readonly older = signal<string | null>(null);
+  /** Why the older messages are not read, until somebody asks again: the API refuses their cursor. */
+  readonly refused = signal<ApiError | null>(null);
   readonly writing = signal(NOTHING);
   readonly selection = computed(() => selectionOf(place.value.query));
   readonly gaps = signal(0);
@@ -160,11 +147,13 @@ export class ThreadModel extends ThreadRuns {
   /** Choose a path, of which nothing is read yet. Returns its number. */
   private choose(leaf: string | null): number {
     this.seek();
+    if (leaf !== this.leaf.value) this.restarts = new Restarts();
     this.named = leaf;
     batch(() => {
       this.leaf.value = leaf;
       this.chunks.value = [];
       this.older.value = null;
+      this.refused.value = null;
       this.loading.value = true;
       this.failure.value = null;
     });
@@ -269,10 +258,14 @@ export class ThreadModel extends ThreadRuns {
       batch(() => {
         this.chunks.value = [{ key: cursor, messages: page.items.reverse() }, ...this.chunks.value];
         this.older.value = page.next;
+        this.refused.value = null;
       });
+      this.restarts.further();
       return true;
     } catch (error) {
-      if (refusesCursor(error) && path === this.paths && cursor === this.older.value) await this.show(leaf);
+      if (path !== this.paths || cursor !== this.older.value) return false;
+      if (this.restarts.after(error)) await this.show(leaf);
+      else if (refusesCursor(error)) this.refused.value = error;
       return false;
     } finally {
       this.reading = false;
@@ -280,6 +273,7 @@ export class ThreadModel extends ThreadRuns {
   }
 
   private reading = false;
+  private restarts = new Restarts();
 
   private page(leaf: string | null, cursor: string | null, over = this.over.signal): Promise<Page<Message>> {
     return get<Page<Message>>(at.thread(this.id, "messages"), { order: "newest_first", limit: PAGE, leaf_id: leaf, cursor }, over);

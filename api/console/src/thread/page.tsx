@@ -17,8 +17,9 @@ import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
 import { runOfEvent } from "./event_run";
-import { ThreadModel, type Selection, type Target } from "./model";
+import { ThreadModel } from "./model";
 import { RUNS } from "./runs";
+import { inspectedBy, type Selection, targetOf } from "./target";
 import { Transcript } from "./transcript";
 import { Tree } from "./tree";
 import { Waterfall } from "./waterfall";
@@ -107,16 +108,6 @@ export function ThreadPage({ id }: { id: string }) {
       </section>
     </Model.Provider>
   );
-}
-
-/** What the inspector shows for its own sake. A link to an event leads to its run, too. */
-function inspectedBy(query: URLSearchParams): string | null {
-  const name = ["request", "event", "run"].find((each) => query.has(each));
-  return name === undefined ? null : `${name} ${query.get(name)}`;
-}
-
-function targetOf(query: URLSearchParams): Target {
-  return { leaf: query.get("leaf"), message: query.get("message"), run: query.get("run") };
 }
 
 /** Lead a link that names only an event to its run, or say that the run is not known. Another choice ends this. */
