@@ -11,8 +11,7 @@ import { build, forksOf, headOf } from "./lanes";
 import { after, NOTHING, Seen, settled } from "./live";
 import { type Chunk, inOrder, lastMessage, PAGE, pathOf, resultsOf, withAdded, withEnd } from "./path";
 import { Repeated } from "./repeated";
-import { ThreadRuns } from "./runs";
-import { isLive } from "../runs";
+import { ThreadRuns, unansweredAfter } from "./runs";
 import { note } from "../ui/dialog";
 import { Restarts } from "../ui/restarts";
 import { selectionOf, type Target } from "./target";
@@ -71,11 +70,7 @@ export class ThreadModel extends ThreadRuns {
   /** Prompts that ended without an answer after the newest run of the head, newest first: no message of theirs is on its path. */
   readonly unanswered = computed(() => {
     if (this.leaf.value !== null) return [];
-    const last = this.messages.value.findLast((each) => each.run_id !== null)?.run_id;
-    const runs = [...this.runs.value.values()].filter((each) => each.thread_id === this.id);
-    const index = runs.findIndex((each) => each.run_id === last);
-    const newer = index < 0 ? runs : runs.slice(0, index);
-    return newer.filter((each) => each.kind === "prompt" && !isLive(each) && each.status !== "completed");
+    return unansweredAfter(this.messages.value, [...this.runs.value.values()].filter((each) => each.thread_id === this.id));
   });
 
   private generation = 0;
@@ -83,6 +78,7 @@ export class ThreadModel extends ThreadRuns {
   private paths = 0;
   /** The path that the place named last. The shown one may have grown since. */
   private named: string | null = null;
+  private visited: Target | null = null;
   /** Ends the search for a path. */
   private search = new AbortController();
   private seen = new Seen();
@@ -175,16 +171,25 @@ export class ThreadModel extends ThreadRuns {
   /** Show what a link names. A link without a path leads to the branch that has its message or run. */
   async visit(target: Target): Promise<void> {
     const { leaf, message, run } = target;
-    const reading = leaf === this.named ? this.seek() : this.show(leaf);
+    const lacks = (): boolean => this.chunks.value.length === 0 && !this.loading.value;
+    const reading = leaf === this.named && !lacks() ? this.seek() : this.show(leaf);
     const over = this.search.signal;
+    this.visited = target;
     await reading;
-    if (over.aborted || this.error.value !== null || this.failure.value !== null) return;
+    if (over.aborted || this.error.value !== null) return;
     const shown = this.messages.value;
     if (message === null ? run === null || shown.some((each) => each.run_id === run) : shown.some((each) => each.id === message)) return;
     await this.lead(over, "What the link names", () => this.visit(target), async () => {
+      if (lacks()) throw this.failure.value;
+      if (!this.family.branches.value.has(this.id)) await this.family.readLeaves(this.id);
       const end = message ?? (await lastMessage(this.id, run as string, over));
       if (end !== undefined) await this.reveal(end, MOST_SEARCHED, over);
     });
+  }
+
+  /** Read everything again, and follow the link that was followed last. */
+  async again(): Promise<void> {
+    if ((await this.open(this.leaf.value)) && this.visited !== null) await this.visit(this.visited);
   }
 
   /** Show the end of a path that was chosen by a message before it. */

@@ -192,6 +192,14 @@ export class ThreadRuns {
   }
 }
 
+/** The prompts that ended without an answer after the newest run of the messages. `runs`: the newest first, as in what is returned. */
+export function unansweredAfter(messages: readonly Message[], runs: Run[]): Run[] {
+  const last = messages.findLast((each) => each.run_id !== null)?.run_id;
+  const index = runs.findIndex((each) => each.run_id === last);
+  const newer = index < 0 ? runs : runs.slice(0, index);
+  return newer.filter((each) => each.kind === "prompt" && !isLive(each) && each.status !== "completed");
+}
+
 /** What the attempts of a run change with. */
 function stateOf(run: Run): string {
   return `${run.status} ${run.attempt}`;

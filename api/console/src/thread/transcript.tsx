@@ -70,10 +70,10 @@ export function Transcript() {
       {model.failure.value !== null && (
         <div class="broken">
           <Problem error={model.failure.value} />
-          <Button onClick={() => model.open(model.leaf.value)}>Try again</Button>
+          <Button onClick={() => model.again()}>Try again</Button>
         </div>
       )}
-      {model.lost.value !== null && (
+      {model.failure.value === null && model.lost.value !== null && (
         <div class="broken">
           <Problem error={model.lost.value.says} />
           <Button onClick={model.lost.value.again}>Try again</Button>
