@@ -204,6 +204,33 @@ async def test_keys_that_follow_a_form_are_no_commands(site: Site) -> None:
     await expect(page.get_by_role("heading", name="Who in t2?")).to_be_visible()
 
 
+@pytest.mark.usefixtures("workers")
+async def test_the_form_of_a_cancelled_run_keeps_what_was_typed(site: Site) -> None:
+    """In the transcript, which finds out by itself and then asks no more, and in the inspector, once somebody answers."""
+    await site.client.enqueue("t", "approve refund 1", "q")
+    await until(lambda: waiting(site))
+    [request] = (await site.client.requests()).items
+    page = await site.person("threads")
+    await page.clock.install()
+    await site.open(page, f"threads/t?request={request.request_id}")
+    inline, inspector = page.get_by_role("region", name="Request"), page.get_by_label("Inspector")
+    for place in (inline, inspector):
+        await place.get_by_role("button", name="Deny…").click()
+        await place.get_by_label("Reason").fill("too much")
+    await site.client.cancel("t", "q")
+    await expect(inline.get_by_text("no longer waits for an answer")).to_be_visible()
+    read: list[str] = []
+    page.on("request", lambda each: read.append(each.url) if each.url.endswith(request.request_id) else None)
+    await page.clock.run_for(11_000)
+    assert read == []
+    await inspector.get_by_role("button", name="Deny").click()
+    for place in (inspector, inline):
+        await expect(place.get_by_text("no longer waits for an answer")).to_be_visible()
+        await expect(place.get_by_label("What you typed")).to_have_text("too much")
+        await place.get_by_role("button", name="Discard what you typed").click()
+        await expect(page.get_by_label("What you typed")).to_have_count(1 if place is inspector else 0)
+
+
 async def waiting(site: Site) -> bool:
     return len((await site.client.requests()).items) == 1
 

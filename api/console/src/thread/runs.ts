@@ -67,11 +67,10 @@ export class ThreadRuns {
 
   constructor(readonly id: string) {}
 
-  /** Forget the runs and the requests. */
+  /** Forget the runs. The requests stay until others are read: a form that is filled in waits for them. */
   protected clear(): void {
     this.ready = false;
     this.runs.value = new Map();
-    this.requests.value = [];
     this.requestPages = 1;
     this.beyond = new Map();
     this.unlisted.clear();

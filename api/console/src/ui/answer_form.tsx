@@ -71,7 +71,7 @@ function fieldsOf(request: HitlRequest): Shown[] {
 }
 
 /** What the agent gave beside the question and the call, and what the deadline does. */
-export function Given({ request }: { request: HitlRequest }) {
+export function Given({ request, over = false }: { request: HitlRequest; over?: boolean }) {
   const fields = useMemo(() => fieldsOf(request), [request]);
   return (
     <>
@@ -80,7 +80,7 @@ export function Given({ request }: { request: HitlRequest }) {
           <Code value={value} label={name} />
         </Fold>
       ))}
-      {request.deadline_at !== null && request.answered_at === null && <AtDeadline at={request.deadline_at} outcome={request.on_deadline} />}
+      {request.deadline_at !== null && request.answered_at === null && !over && <AtDeadline at={request.deadline_at} outcome={request.on_deadline} />}
     </>
   );
 }
@@ -99,15 +99,20 @@ type Draft = (typed: Json | undefined) => void;
 
 interface Answering {
   request: HitlRequest;
+  /** Whether the request waits for no answer any more, unless it has one. */
+  over?: boolean | undefined;
   onDone?: ((answered: HitlRequest) => void) | undefined;
   /** Is told whether something is typed and not sent. */
   onDraft?: ((typed: boolean) => void) | undefined;
 }
 
-/** The answer of a request, or the form for it. What was typed stays readable after somebody else has answered. */
-export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
+/** The answer of a request, or the form for it. What was typed stays readable if somebody else answers, or the run is cancelled. */
+export function AnswerForm({ request: given, over: ended = false, onDone, onDraft }: Answering) {
   const [later, setLater] = useState<HitlRequest | null>(null);
+  const [stale, setStale] = useState(false);
   const request = later ?? given;
+  const answered = request.answered_at !== null;
+  const over = !answered && (ended || stale);
   const [error, setError] = useState<unknown>(null);
   const [ready, setReady] = useState(false);
   const [draft, setDraft] = useState<Json | undefined>(undefined);
@@ -116,7 +121,7 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     const timer = setTimeout(() => setReady(true), CLICK_TIME);
     return () => clearTimeout(timer);
   }, []);
-  const own = request.answered_at !== null && sent.current === write(request.answer);
+  const own = answered && sent.current === write(request.answer);
   const unsent = own ? undefined : draft;
   useEffect(() => onDraft?.(unsent !== undefined), [unsent !== undefined]);
   const form = useRef<HTMLFieldSetElement>(null);
@@ -128,23 +133,27 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     sent.current = write(value);
     try {
       await once.act(sent.current, async (key) => {
-        const answered = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value }, {}, key);
+        const done = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value }, {}, key);
         setDraft(undefined);
         void countPending();
-        onDone?.(answered);
+        onDone?.(done);
       });
     } catch (found) {
       setError(found);
-      if (found instanceof ApiError && found.status === 409) get<HitlRequest>(at.request(request.request_id)).then(setLater, () => undefined);
+      if (!(found instanceof ApiError) || found.status !== 409) return;
+      const now = await get<HitlRequest>(at.request(request.request_id)).catch(() => null);
+      if (now !== null && now.answered_at !== null) setLater(now);
+      else if (now !== null) setStale(found.code === "hitl_stale_answer");
     }
   };
-  if (request.answered_at !== null) {
+  if (answered || over) {
+    const why = answered ? `The request was answered by ${whoAnswered(request)} while you typed.` : "The request no longer waits for an answer.";
     return (
       <>
-        <Given request={request} />
+        <Given request={request} over={over} />
         <Successor focused={focused} freed={own}>
-          <Answered request={request} />
-          {unsent !== undefined && <Unsent draft={unsent} by={whoAnswered(request)} discard={() => setDraft(undefined)} />}
+          {answered && <Answered request={request} />}
+          {unsent !== undefined ? <Unsent draft={unsent} why={why} discard={() => setDraft(undefined)} /> : over && <p class="dim">{why}</p>}
         </Successor>
       </>
     );
@@ -201,12 +210,12 @@ function Answered({ request }: { request: HitlRequest }) {
   );
 }
 
-/** What was typed for a request that somebody else answered. */
-function Unsent({ draft, by, discard }: { draft: Json; by: string; discard: () => void }) {
+/** What was typed for a request that took another answer, or none. */
+function Unsent({ draft, why, discard }: { draft: Json; why: string; discard: () => void }) {
   const element = useRef<HTMLDivElement>(null);
   return (
     <div class="answered" role="status" ref={element}>
-      <p>The request was answered by {by} while you typed. What you typed was not sent:</p>
+      <p>{why} What you typed was not sent:</p>
       <Code value={draft} label="What you typed" />
       <Button kind="quiet" onClick={() => (focusAround(element.current), discard())}>
         Discard what you typed
