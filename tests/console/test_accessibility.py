@@ -117,6 +117,28 @@ async def test_the_cursor_of_the_tree_stays_while_its_branch_grows(site: Site) -
     await expect(page.get_by_role("heading", level=1)).to_have_text("A fork")
 
 
+async def test_the_cursor_of_the_tree_stays_on_its_branch_among_others(site: Site) -> None:
+    first = await site.client.store_message("t", "the first")
+    made = {name: await branch(site.client, name, 2, first.id) for name in ("red", "blue", "green")}
+    page = await site.person("threads")
+    await page.clock.install()
+    await site.open(page, "threads/t")
+    rows = page.get_by_role("treeitem")
+    await expect(rows).to_have_count(3)
+    names = await rows.all_inner_texts()
+    [at] = [n for n, name in enumerate(names) if "branch-blue" in name]
+    await page.get_by_role("tree").focus()
+    await page.keyboard.press("Home")
+    for _ in range(at):
+        await page.keyboard.press("ArrowDown")
+    await expect(rows.filter(has_text="branch-blue")).to_have_class(re.compile("cursor"))
+    await site.client.store_message("t", "blue grows", made["blue"][-1].id)
+    await page.clock.run_for(11_000)
+    await expect(rows.filter(has_text="blue grows")).to_have_class(re.compile("cursor"))
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("article").last).to_contain_text("blue grows")
+
+
 async def test_the_title_of_the_tab_says_the_page(site: Site) -> None:
     await site.say("t", "say one", "r1")
     await site.client.fork("t", "fork", title="A fork")

@@ -109,10 +109,21 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
   );
 }
 
-/** The row of a node. A leaf that has grown, and a thread whose leaves were read since, are other nodes: then the first row of the thread. */
+/** The row of a node. A leaf that has grown, and a thread whose leaves were read since, are other nodes: then the row of the same
+ *  branch, else the first one of the thread. */
 function rowOf(wanted: Node, shown: Row[]): number {
-  const index = shown.findIndex(({ node }) => node.key === wanted.key);
-  return index >= 0 ? index : shown.findIndex(({ node }) => node.thread.thread_id === wanted.thread.thread_id);
+  const segment = segmentOf(wanted);
+  const ways: ((node: Node) => boolean)[] = [
+    (node) => node.key === wanted.key,
+    (node) => segment !== undefined && segmentOf(node) === segment,
+    (node) => node.thread.thread_id === wanted.thread.thread_id,
+  ];
+  return ways.map((fits) => shown.findIndex(({ node }) => fits(node))).find((index) => index >= 0) ?? -1;
+}
+
+/** The last segment of a branch, to which its next message belongs. */
+function segmentOf(node: Node): string | undefined {
+  return node.branch?.path.at(-1)?.segment;
 }
 
 /** What the tree does not show. */
