@@ -329,6 +329,7 @@ export class ThreadModel extends ThreadRuns {
     this.writing.value = after(this.writing.value, event);
     if (event.type === "message.completed" && !this.addMessage(event)) this.reloadSoon(250);
     if (event.type === "candidate.ended" || ENDS.test(event.type)) this.family.changed(this.id, event.run_id);
+    if (event.type === "hitl.answered") this.answered(event.data.request_id);
     if (/^(run|hitl)\./.test(event.type)) this.reloadSoon(30);
   }
 
