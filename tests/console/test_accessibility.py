@@ -139,6 +139,25 @@ async def test_the_cursor_of_the_tree_stays_on_its_branch_among_others(site: Sit
     await expect(page.get_by_role("article").last).to_contain_text("blue grows")
 
 
+async def test_what_is_opened_twice_is_shown_twice_on_a_small_screen(site: Site) -> None:
+    """A run by its head, and a fan-out by its row, after somebody went back to another part of the page. It has the focus."""
+    await site.say("t", "say one", "r1")
+    await site.client.fork_many("t", "r1", messages=["say a"], run_id="many", wait=20)
+    page = await site.person("threads/t", viewport={"width": 380, "height": 780})
+    for _ in range(2):
+        await page.get_by_role("tab", name="Transcript").click()
+        await page.locator(".run-link").click()
+        await expect(page.get_by_role("tab", name="Inspector", selected=True)).to_be_visible()
+    rows = page.get_by_role("treeitem")
+    for _ in range(2):
+        await page.get_by_role("tab", name="Tree").click()
+        [at] = [n for n, name in enumerate(await rows.all_inner_texts()) if "fan-out" in name]
+        for key in ("Home", *["ArrowDown"] * at, "Enter"):
+            await page.get_by_role("tree").press(key)
+        await expect(page.get_by_label("Inspector", exact=True)).to_be_focused()
+        await expect(page.get_by_role("tab", name="Inspector", selected=True)).to_be_visible()
+
+
 async def test_the_title_of_the_tab_says_the_page(site: Site) -> None:
     await site.say("t", "say one", "r1")
     await site.client.fork("t", "fork", title="A fork")

@@ -1,7 +1,8 @@
 /** The page of a thread: the tree of its family, the transcript of the chosen path, and the inspector of what is selected. */
 
+import { signal } from "@preact/signals";
 import { createContext } from "preact";
-import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useContext, useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { at, patch, remove } from "../api";
 import { brief, count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
@@ -35,8 +36,20 @@ export function useModel(): ThreadModel {
 
 export { Model };
 
+type Pane = "tree" | "path" | "details";
+
+/** The part of the page that a small screen shows. */
+const pane = signal<Pane>("path");
+
+/** Show a part of the page also on a small screen, and focus it, so that the keys go on there. */
+export function show(part: "path" | "details"): void {
+  pane.value = part;
+  requestAnimationFrame(() => document.querySelector<HTMLElement>(part === "path" ? ".transcript" : ".details-pane")?.focus({ preventScroll: true }));
+}
+
 /** Select something: the link of the page then leads to it. */
 export function select(selection: Selection | null): void {
+  if (selection !== null) pane.value = selection.kind === "message" ? "path" : "details";
   setQuery({ run: null, message: null, request: null, event: null, ...(selection ? { [selection.kind]: selection.id } : {}) });
 }
 
@@ -45,13 +58,13 @@ export function ThreadPage({ id }: { id: string }) {
   const filter = useRef<HTMLInputElement>(null);
   const { leaf, message, run } = targetOf(place.value.query);
   const inspected = inspectedBy(place.value.query);
-  const [pane, setPane] = useState<"tree" | "path" | "details">(inspected === null ? "path" : "details");
   useTitle(model.thread.value?.title ?? id);
+  useLayoutEffect(() => void (pane.value = inspected === null ? "path" : "details"), [id]);
   useEffect(() => {
-    if (inspected !== null) setPane("details");
+    if (inspected !== null) pane.value = "details";
   }, [inspected]);
   useEffect(() => {
-    if (message !== null) setPane("path");
+    if (message !== null) pane.value = "path";
   }, [message]);
   useEffect(() => {
     void model.open(leaf).then((undisturbed) => {
@@ -70,7 +83,7 @@ export function ThreadPage({ id }: { id: string }) {
     "/": () => {
       filter.current?.focus();
       if (document.activeElement === filter.current) return;
-      setPane("tree");
+      pane.value = "tree";
       requestAnimationFrame(() => filter.current?.focus());
     },
     f: () => void (can("write") && askFork(model)),
@@ -82,20 +95,20 @@ export function ThreadPage({ id }: { id: string }) {
   if (model.error.value !== null) return <Empty title={`There is no thread ${id}`}><a href={href(["threads"])}>All threads</a></Empty>;
   return (
     <Model.Provider value={model}>
-      <section class={`thread show-${pane}`}>
+      <section class={`thread show-${pane.value}`}>
         <Head model={model} />
         <div class="pane-tabs">
           <Tabs
             label="Parts of the page"
-            value={pane}
-            onChange={setPane}
+            value={pane.value}
+            onChange={(part) => (pane.value = part)}
             names={[["tree", "Tree"], ["path", "Transcript"], ["details", "Inspector"]]}
           />
         </div>
         <Waterfall />
         <div class="columns">
           <aside class="tree-pane" aria-label="Tree">
-            <Tree filter={filter} onOpen={() => setPane("path")} />
+            <Tree filter={filter} />
           </aside>
           <div class="path-pane">
             <Transcript />
