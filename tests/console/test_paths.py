@@ -171,6 +171,20 @@ async def test_a_lost_reading_beside_the_path_does_not_drop_a_link(site: Site) -
     await expect(selected).to_be_visible()
 
 
+async def test_a_thread_that_was_left_says_nothing_of_the_next_link(site: Site) -> None:
+    for thread in ("a", "b"):
+        await site.say(thread, "say one", f"r{thread}")
+    event = (await site.client.run("b", "rb")).event_id
+    page = await site.person("threads")
+    await page.route("**/v1/threads/a/**", lambda route: None)  # without an answer
+    async with page.expect_request("**/v1/threads/a/messages?*"):
+        await site.open(page, "threads/a")
+    go = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEvent('popstate')); }"
+    await page.evaluate(go, f"{site.url}/console/threads/b?event={event}")
+    await expect(page).to_have_url(re.compile("run=rb"))
+    assert await page.locator(".note").count() == 0
+
+
 async def test_keys_act_on_the_selected_message_also_if_it_is_not_shown(site: Site) -> None:
     """The selected message is on a path that the page does not read."""
     made = await branch(site.client, "red", 3)

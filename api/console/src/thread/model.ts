@@ -97,8 +97,8 @@ export class ThreadModel extends ThreadRuns {
     setQuery({ [this.parameter]: leaf, message: null, run: null, request: null, event: null }, replace);
   }
 
-  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. Returns whether nobody chose another path meanwhile. */
-  async open(leaf: string | null): Promise<boolean> {
+  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. Returns whether nobody chose another path meanwhile; null after `close`. */
+  async open(leaf: string | null): Promise<boolean | null> {
     const own = ++this.generation;
     this.over.abort();
     this.over = new AbortController();
@@ -116,7 +116,7 @@ export class ThreadModel extends ThreadRuns {
     const search = this.search;
     const reads = [this.readThread(own), this.readPath(path), this.readRuns(own), this.family.readLeaves(this.id)];
     const reasons = (await Promise.allSettled(reads)).map((each) => (each.status === "rejected" ? (each.reason as unknown) : null));
-    if (own !== this.generation) return false;
+    if (own !== this.generation) return null;
     const [missing] = reasons;
     if (path === this.paths) this.loading.value = false;
     if (missing instanceof ApiError && missing.status === 404) return false;

@@ -69,7 +69,7 @@ export function ThreadPage({ id }: { id: string }) {
   useEffect(() => {
     void model.open(leaf).then((undisturbed) => {
       if (undisturbed) void model.visit(targetOf(place.value.query));
-      void leadToEvent(model);
+      if (undisturbed !== null) void leadToEvent(model);
     });
     return () => model.close();
   }, [model]);
