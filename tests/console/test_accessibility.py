@@ -9,6 +9,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tests.console.conftest import SOURCES, Site
+from tests.console.test_paths import branch
 from tests.support.fleet import until
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.usefixtures("workers")]
@@ -114,6 +115,47 @@ async def test_the_cursor_of_the_tree_stays_while_its_branch_grows(site: Site) -
     await expect(fork).to_contain_text("4", timeout=60_000)
     await page.keyboard.press("Enter")
     await expect(page.get_by_role("heading", level=1)).to_have_text("A fork")
+
+
+async def test_the_cursor_of_the_tree_stays_on_its_branch_among_others(site: Site) -> None:
+    first = await site.client.store_message("t", "the first")
+    made = {name: await branch(site.client, name, 2, first.id) for name in ("red", "blue", "green")}
+    page = await site.person("threads")
+    await page.clock.install()
+    await site.open(page, "threads/t")
+    rows = page.get_by_role("treeitem")
+    await expect(rows).to_have_count(3)
+    names = await rows.all_inner_texts()
+    [at] = [n for n, name in enumerate(names) if "branch-blue" in name]
+    await page.get_by_role("tree").focus()
+    await page.keyboard.press("Home")
+    for _ in range(at):
+        await page.keyboard.press("ArrowDown")
+    await expect(rows.filter(has_text="branch-blue")).to_have_class(re.compile("cursor"))
+    await site.client.store_message("t", "blue grows", made["blue"][-1].id)
+    await page.clock.run_for(11_000)
+    await expect(rows.filter(has_text="blue grows")).to_have_class(re.compile("cursor"))
+    await page.keyboard.press("Enter")
+    await expect(page.get_by_role("article").last).to_contain_text("blue grows")
+
+
+async def test_what_is_opened_twice_is_shown_twice_on_a_small_screen(site: Site) -> None:
+    """A run by its head, and a fan-out by its row, after somebody went back to another part of the page. It has the focus."""
+    await site.say("t", "say one", "r1")
+    await site.client.fork_many("t", "r1", messages=["say a"], run_id="many", wait=20)
+    page = await site.person("threads/t", viewport={"width": 380, "height": 780})
+    for _ in range(2):
+        await page.get_by_role("tab", name="Transcript").click()
+        await page.locator(".run-link").click()
+        await expect(page.get_by_role("tab", name="Inspector", selected=True)).to_be_visible()
+    rows = page.get_by_role("treeitem")
+    for _ in range(2):
+        await page.get_by_role("tab", name="Tree").click()
+        [at] = [n for n, name in enumerate(await rows.all_inner_texts()) if "fan-out" in name]
+        for key in ("Home", *["ArrowDown"] * at, "Enter"):
+            await page.get_by_role("tree").press(key)
+        await expect(page.get_by_label("Inspector", exact=True)).to_be_focused()
+        await expect(page.get_by_role("tab", name="Inspector", selected=True)).to_be_visible()
 
 
 async def test_the_title_of_the_tab_says_the_page(site: Site) -> None:

@@ -165,6 +165,72 @@ async def test_a_failing_refresh_leaves_the_form_of_a_thread(site: Site) -> None
         await expect(place.get_by_label("What you typed")).to_have_text("too much")
 
 
+@pytest.mark.usefixtures("workers")
+async def test_keys_that_follow_a_form_are_no_commands(site: Site) -> None:
+    """Somebody else answers while a person types: what the person goes on to type does nothing. Discarding frees the keys."""
+    await site.client.enqueue("t", "approve refund 1", "q")
+    await until(lambda: waiting(site))
+    page = await site.person("threads/t")
+    posted: list[str] = []
+    page.on("request", lambda request: posted.append(request.url) if request.method == "POST" else None)
+    region = page.get_by_role("region", name="Request")
+    await region.get_by_role("button", name="Deny…").click()
+    await region.get_by_label("Reason").press_sequentially("too much fo")
+    await site.client.respond("t", True, answered_by="bert")
+    await expect(region.get_by_text("answered by bert while you typed")).to_be_visible()
+    await page.keyboard.type("r us")
+    await expect(region.get_by_label("What you typed")).to_have_text("too much fo")
+    await region.get_by_role("button", name="Discard what you typed").click()
+    await expect(page.get_by_label("Transcript")).to_be_focused()
+    await page.keyboard.press("r")
+    await expect(page.get_by_role("dialog").get_by_role("button", name="Cancel")).to_be_focused()
+    await page.keyboard.press("Space")
+    await expect(page.get_by_role("dialog")).to_have_count(0)
+    assert posted == []
+    for thread in ("t1", "t2"):
+        await site.client.create_thread(thread)
+        request = HitlRequest(kind="question", payload={"question": f"Who in {thread}?"})
+        await site.client.backend.checkpointer.save_pending_request(thread, request)
+    await site.open(page, "inbox")
+    field = page.get_by_label("Answer", exact=True)
+    await expect(field).to_be_editable()
+    await field.press_sequentially("a long tal")
+    await site.client.respond("t1", "Bob", answered_by="bert")
+    await expect(page.get_by_text("answered by bert while you typed")).to_be_visible()
+    await page.keyboard.type("k")
+    await expect(page.get_by_label("What you typed")).to_have_text("a long tal")
+    await page.get_by_role("button", name="Discard what you typed").click()
+    await page.keyboard.press("k")
+    await expect(page.get_by_role("heading", name="Who in t2?")).to_be_visible()
+
+
+@pytest.mark.usefixtures("workers")
+async def test_the_form_of_a_cancelled_run_keeps_what_was_typed(site: Site) -> None:
+    """In the transcript, which finds out by itself and then asks no more, and in the inspector, once somebody answers."""
+    await site.client.enqueue("t", "approve refund 1", "q")
+    await until(lambda: waiting(site))
+    [request] = (await site.client.requests()).items
+    page = await site.person("threads")
+    await page.clock.install()
+    await site.open(page, f"threads/t?request={request.request_id}")
+    inline, inspector = page.get_by_role("region", name="Request"), page.get_by_label("Inspector")
+    for place in (inline, inspector):
+        await place.get_by_role("button", name="Deny…").click()
+        await place.get_by_label("Reason").fill("too much")
+    await site.client.cancel("t", "q")
+    await expect(inline.get_by_text("no longer waits for an answer")).to_be_visible()
+    read: list[str] = []
+    page.on("request", lambda each: read.append(each.url) if each.url.endswith(request.request_id) else None)
+    await page.clock.run_for(11_000)
+    assert read == []
+    await inspector.get_by_role("button", name="Deny").click()
+    for place in (inspector, inline):
+        await expect(place.get_by_text("no longer waits for an answer")).to_be_visible()
+        await expect(place.get_by_label("What you typed")).to_have_text("too much")
+        await place.get_by_role("button", name="Discard what you typed").click()
+        await expect(page.get_by_label("What you typed")).to_have_count(1 if place is inspector else 0)
+
+
 async def waiting(site: Site) -> bool:
     return len((await site.client.requests()).items) == 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.async_api import Page, Route, expect
@@ -91,3 +92,38 @@ async def test_a_list_whose_cursor_is_refused_begins_again(site: Site) -> None:
     await page.get_by_label("Select run r24", exact=True).wait_for()
     await expect(page.locator(".note.bad").first).to_contain_text("an old cursor")
     assert len(refused) < 20
+
+
+async def test_a_list_begins_again_once_for_a_page_that_is_always_refused(site: Site) -> None:
+    """Although the pages before it are read. The entries stay, and the page says why there are no more."""
+    for n in range(25):
+        await site.client.enqueue("t", f"say {n}", f"r{n}", queue="idle")
+    page = await site.person(viewport={"width": 1400, "height": 500})
+    refused: list[str] = []
+    third: str | None = None
+
+    async def refuse(route: Route) -> None:
+        nonlocal third
+        [cursor] = parse_qs(urlsplit(route.request.url).query).get("cursor", [None])
+        if cursor is not None and cursor == third:
+            refused.append(cursor)
+            await route.fulfill(status=400, json=REFUSAL, content_type="application/problem+json")
+            return
+        reply = await route.fetch(url=route.request.url.replace("limit=100", "limit=10"))
+        if cursor is not None:
+            third = third or (await reply.json())["next"]
+        await route.fulfill(response=reply)
+
+    await page.route("**/v1/runs?limit=100*", refuse)
+    await site.open(page, "runs")
+    await page.get_by_label("Select run r24", exact=True).wait_for()
+    note = page.locator(".note.bad")
+
+    async def told() -> bool:
+        await page.get_by_role("list", name="Runs").evaluate("(box) => { box.scrollTop += 300; }")
+        return await note.count() > 0
+
+    await until(told)
+    await expect(note.first).to_contain_text("an old cursor")
+    assert len(refused) < 10
+    await expect(page.get_by_label("Select run r5", exact=True)).to_be_visible()

@@ -149,6 +149,42 @@ async def test_a_link_that_could_not_be_followed_is_followed_when_somebody_asks(
     await expect(page.locator(f"#m-{red[2].id}.selected")).to_be_in_viewport()
 
 
+async def test_a_lost_reading_beside_the_path_does_not_drop_a_link(site: Site) -> None:
+    """Nor does a lost reading of the path itself, as soon as somebody tries again."""
+    first = await site.client.store_message("t", "the first")
+    red = await branch(site.client, "red", 3, first.id)
+    await branch(site.client, "blue", 3, first.id)
+    page = await site.person("threads")
+    selected = page.locator(f"#m-{red[1].id}.selected")
+    for reading in ("requests?*thread_id=t*", "threads/t/branches?*", "threads/t/runs?*"):
+        await page.route(f"**/v1/{reading}", lambda route: route.abort(), times=1)
+        async with page.expect_event("requestfailed"):
+            await site.open(page, f"threads/t?message={red[1].id}")
+        await expect(selected).to_be_visible()
+        await expect(page.get_by_role("article").last).to_contain_text("red 2.")
+    pattern = "**/v1/threads/t/messages?*"
+    await page.route(pattern, lambda route: route.abort())
+    await site.open(page, f"threads/t?message={red[1].id}")
+    await page.get_by_label("Transcript").get_by_role("alert").wait_for()
+    await page.unroute(pattern)
+    await page.get_by_role("button", name="Try again").click()
+    await expect(selected).to_be_visible()
+
+
+async def test_a_thread_that_was_left_says_nothing_of_the_next_link(site: Site) -> None:
+    for thread in ("a", "b"):
+        await site.say(thread, "say one", f"r{thread}")
+    event = (await site.client.run("b", "rb")).event_id
+    page = await site.person("threads")
+    await page.route("**/v1/threads/a/**", lambda route: None)  # without an answer
+    async with page.expect_request("**/v1/threads/a/messages?*"):
+        await site.open(page, "threads/a")
+    go = "(to) => { history.pushState(null, '', to); dispatchEvent(new PopStateEvent('popstate')); }"
+    await page.evaluate(go, f"{site.url}/console/threads/b?event={event}")
+    await expect(page).to_have_url(re.compile("run=rb"))
+    assert await page.locator(".note").count() == 0
+
+
 async def test_keys_act_on_the_selected_message_also_if_it_is_not_shown(site: Site) -> None:
     """The selected message is on a path that the page does not read."""
     made = await branch(site.client, "red", 3)

@@ -23,7 +23,7 @@ export class ApiError extends Error {
 }
 
 /** Whether the API refused a cursor: another version or order made it. */
-export function refusesCursor(error: unknown): boolean {
+export function refusesCursor(error: unknown): error is ApiError {
   return error instanceof ApiError && error.code === "invalid_cursor";
 }
 

@@ -39,6 +39,7 @@ export function askRegenerate(model: ThreadModel, message: string | undefined = 
     title: "Answer again?",
     body: <p>A run answers on a new branch. The answer that is there stays.</p>,
     confirm: "Answer again",
+    late: true,
     act: async (_, { key, signal }) => {
       const stays = staying();
       await post<Run>(at.thread(model.id, "regenerate"), { message_id: message }, {}, key);

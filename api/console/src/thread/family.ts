@@ -5,6 +5,7 @@ import { at, gather, get } from "../api";
 import { brief, count } from "../format";
 import type { Branch, Candidate, FanOutProgress, Lineage, Page, Run, Thread } from "../types";
 import { ends } from "./lanes";
+import { Restarts } from "../ui/restarts";
 import { Reads } from "./reads";
 
 const LEAVES = 200;
@@ -44,6 +45,7 @@ export class FamilyModel {
   private timers = new Map<string, number>();
   /** How many rows of a thread are in sight. */
   private inSight = new Map<string, number>();
+  private restarts = new Map<string, Restarts>();
   /** Fan-outs that are about to be read again. */
   private waiting = new Set<string>();
 
@@ -161,11 +163,20 @@ export class FamilyModel {
   async moreCandidates(job: Run): Promise<void> {
     const known = this.fanOuts.value.get(job.run_id);
     if (!known?.next) return;
-    const page = await get<Page<Candidate>>(at.run(job.thread_id, job.run_id, "candidates"), { limit: CANDIDATES, cursor: known.next }, this.signal());
-    this.set(job.run_id, { ...known, candidates: [...known.candidates, ...page.items], next: page.next });
+    const restarts = this.restarts.get(job.run_id) ?? new Restarts();
+    this.restarts.set(job.run_id, restarts);
+    try {
+      const page = await get<Page<Candidate>>(at.run(job.thread_id, job.run_id, "candidates"), { limit: CANDIDATES, cursor: known.next }, this.signal());
+      restarts.further();
+      this.set(job.run_id, { ...known, candidates: [...known.candidates, ...page.items], next: page.next });
+    } catch (error) {
+      if (!restarts.after(error)) throw error;
+      await this.readFanOut(job.thread_id, job.run_id, true);
+    }
   }
 
-  private async readFanOut(thread: string, id: string): Promise<void> {
+  /** `anew`: only the first candidates, although others are known. */
+  private async readFanOut(thread: string, id: string, anew = false): Promise<void> {
     const [run, progress, page] = await Promise.all([
       get<Run>(at.run(thread, id), {}, this.signal()),
       get<FanOutProgress>(at.run(thread, id, "progress"), {}, this.signal()),
@@ -173,7 +184,7 @@ export class FamilyModel {
     ]);
     const chosen = typeof run.result === "object" && run.result !== null && !Array.isArray(run.result) ? run.result.winner : null;
     const more = this.fanOuts.value.get(id);
-    const beyond = more && more.candidates.length > page.items.length;
+    const beyond = !anew && more && more.candidates.length > page.items.length;
     this.set(id, {
       candidates: beyond ? [...page.items, ...more.candidates.slice(page.items.length)] : page.items,
       progress,

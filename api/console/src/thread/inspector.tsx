@@ -114,11 +114,7 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
           waits for {each.kind === "approval" ? "an approval" : "an answer"}
         </button>
       ))}
-      {run.waiting_for === "answer" && model.moreRequests.value && (
-        <Button kind="quiet" onClick={() => attempt(() => model.readMoreRequests())}>
-          More requests
-        </Button>
-      )}
+      {run.waiting_for === "answer" && model.moreRequests.value && <MoreRequests />}
       <dl class="fields">
         <Field name="Id"><Id value={run.run_id} /></Field>
         <Field name="Agent">{run.agent ?? "default"}</Field>
@@ -178,6 +174,22 @@ function RunState({ run, attempts, requests }: { run: Run; attempts: Attempt[]; 
         </Fold>
       )}
     </>
+  );
+}
+
+function MoreRequests() {
+  const model = useModel();
+  if (model.mostRequests.value) {
+    return (
+      <Bound shown={model.requests.value.length} one="request" more>
+        <a href={href(["inbox"])}>Inbox</a>
+      </Bound>
+    );
+  }
+  return (
+    <Button kind="quiet" onClick={() => attempt(() => model.readMoreRequests())}>
+      More requests
+    </Button>
   );
 }
 

@@ -11,31 +11,15 @@ import { build, forksOf, headOf } from "./lanes";
 import { after, NOTHING, Seen, settled } from "./live";
 import { type Chunk, inOrder, lastMessage, PAGE, pathOf, resultsOf, withAdded, withEnd } from "./path";
 import { Repeated } from "./repeated";
-import { ThreadRuns } from "./runs";
-import { isLive } from "../runs";
+import { ThreadRuns, unansweredAfter } from "./runs";
 import { note } from "../ui/dialog";
-
-export type Selection = { kind: "run" | "message" | "request"; id: string };
-
-function selectionOf(query: URLSearchParams): Selection | null {
-  for (const kind of ["request", "message", "run"] as const) {
-    const id = query.get(kind);
-    if (id) return { kind, id };
-  }
-  return null;
-}
+import { Restarts } from "../ui/restarts";
+import { selectionOf, type Target } from "./target";
 
 /** Most pages that are read to find the path of a message. */
 const MOST_SEARCHED = 20;
 /** The same if somebody asks for the end of the path. */
 const MOST_SEARCHED_FOR_END = 200;
-
-/** What a link names: the end of a path, and a message or run on it. */
-export interface Target {
-  leaf: string | null;
-  message: string | null;
-  run: string | null;
-}
 
 export class ThreadModel extends ThreadRuns {
   readonly thread = signal<Thread | null>(null);
@@ -51,6 +35,8 @@ export class ThreadModel extends ThreadRuns {
   readonly chunks = signal<Chunk[]>([]);
   readonly loading = signal(true);
   readonly older = signal<string | null>(null);
+  /** Why the older messages are not read, until somebody asks again: the API refuses their cursor. */
+  readonly refused = signal<ApiError | null>(null);
   readonly writing = signal(NOTHING);
   readonly selection = computed(() => selectionOf(place.value.query));
   readonly gaps = signal(0);
@@ -84,11 +70,7 @@ export class ThreadModel extends ThreadRuns {
   /** Prompts that ended without an answer after the newest run of the head, newest first: no message of theirs is on its path. */
   readonly unanswered = computed(() => {
     if (this.leaf.value !== null) return [];
-    const last = this.messages.value.findLast((each) => each.run_id !== null)?.run_id;
-    const runs = [...this.runs.value.values()].filter((each) => each.thread_id === this.id);
-    const index = runs.findIndex((each) => each.run_id === last);
-    const newer = index < 0 ? runs : runs.slice(0, index);
-    return newer.filter((each) => each.kind === "prompt" && !isLive(each) && each.status !== "completed");
+    return unansweredAfter(this.messages.value, [...this.runs.value.values()].filter((each) => each.thread_id === this.id));
   });
 
   private generation = 0;
@@ -96,6 +78,7 @@ export class ThreadModel extends ThreadRuns {
   private paths = 0;
   /** The path that the place named last. The shown one may have grown since. */
   private named: string | null = null;
+  private visited: Target | null = null;
   /** Ends the search for a path. */
   private search = new AbortController();
   private seen = new Seen();
@@ -114,8 +97,8 @@ export class ThreadModel extends ThreadRuns {
     setQuery({ [this.parameter]: leaf, message: null, run: null, request: null, event: null }, replace);
   }
 
-  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. Returns whether nobody chose another path meanwhile. */
-  async open(leaf: string | null): Promise<boolean> {
+  /** Read the thread and follow it. `leaf`: the end of the path, or null for the head. Returns whether nobody chose another path meanwhile; null after `close`. */
+  async open(leaf: string | null): Promise<boolean | null> {
     const own = ++this.generation;
     this.over.abort();
     this.over = new AbortController();
@@ -133,7 +116,7 @@ export class ThreadModel extends ThreadRuns {
     const search = this.search;
     const reads = [this.readThread(own), this.readPath(path), this.readRuns(own), this.family.readLeaves(this.id)];
     const reasons = (await Promise.allSettled(reads)).map((each) => (each.status === "rejected" ? (each.reason as unknown) : null));
-    if (own !== this.generation) return false;
+    if (own !== this.generation) return null;
     const [missing] = reasons;
     if (path === this.paths) this.loading.value = false;
     if (missing instanceof ApiError && missing.status === 404) return false;
@@ -160,11 +143,13 @@ export class ThreadModel extends ThreadRuns {
   /** Choose a path, of which nothing is read yet. Returns its number. */
   private choose(leaf: string | null): number {
     this.seek();
+    if (leaf !== this.leaf.value) this.restarts = new Restarts();
     this.named = leaf;
     batch(() => {
       this.leaf.value = leaf;
       this.chunks.value = [];
       this.older.value = null;
+      this.refused.value = null;
       this.loading.value = true;
       this.failure.value = null;
     });
@@ -186,16 +171,25 @@ export class ThreadModel extends ThreadRuns {
   /** Show what a link names. A link without a path leads to the branch that has its message or run. */
   async visit(target: Target): Promise<void> {
     const { leaf, message, run } = target;
-    const reading = leaf === this.named ? this.seek() : this.show(leaf);
+    const lacks = (): boolean => this.chunks.value.length === 0 && !this.loading.value;
+    const reading = leaf === this.named && !lacks() ? this.seek() : this.show(leaf);
     const over = this.search.signal;
+    this.visited = target;
     await reading;
-    if (over.aborted || this.error.value !== null || this.failure.value !== null) return;
+    if (over.aborted || this.error.value !== null) return;
     const shown = this.messages.value;
     if (message === null ? run === null || shown.some((each) => each.run_id === run) : shown.some((each) => each.id === message)) return;
     await this.lead(over, "What the link names", () => this.visit(target), async () => {
+      if (lacks()) throw this.failure.value;
+      if (!this.family.branches.value.has(this.id)) await this.family.readLeaves(this.id);
       const end = message ?? (await lastMessage(this.id, run as string, over));
       if (end !== undefined) await this.reveal(end, MOST_SEARCHED, over);
     });
+  }
+
+  /** Read everything again, and follow the link that was followed last. */
+  async again(): Promise<void> {
+    if ((await this.open(this.leaf.value)) && this.visited !== null) await this.visit(this.visited);
   }
 
   /** Show the end of a path that was chosen by a message before it. */
@@ -269,10 +263,14 @@ export class ThreadModel extends ThreadRuns {
       batch(() => {
         this.chunks.value = [{ key: cursor, messages: page.items.reverse() }, ...this.chunks.value];
         this.older.value = page.next;
+        this.refused.value = null;
       });
+      this.restarts.further();
       return true;
     } catch (error) {
-      if (refusesCursor(error) && path === this.paths && cursor === this.older.value) await this.show(leaf);
+      if (path !== this.paths || cursor !== this.older.value) return false;
+      if (this.restarts.after(error)) await this.show(leaf);
+      else if (refusesCursor(error)) this.refused.value = error;
       return false;
     } finally {
       this.reading = false;
@@ -280,6 +278,7 @@ export class ThreadModel extends ThreadRuns {
   }
 
   private reading = false;
+  private restarts = new Restarts();
 
   private page(leaf: string | null, cursor: string | null, over = this.over.signal): Promise<Page<Message>> {
     return get<Page<Message>>(at.thread(this.id, "messages"), { order: "newest_first", limit: PAGE, leaf_id: leaf, cursor }, over);
@@ -330,6 +329,7 @@ export class ThreadModel extends ThreadRuns {
     this.writing.value = after(this.writing.value, event);
     if (event.type === "message.completed" && !this.addMessage(event)) this.reloadSoon(250);
     if (event.type === "candidate.ended" || ENDS.test(event.type)) this.family.changed(this.id, event.run_id);
+    if (event.type === "hitl.answered") this.answered(event.data.request_id);
     if (/^(run|hitl)\./.test(event.type)) this.reloadSoon(30);
   }
 

@@ -1,7 +1,8 @@
 /** The page of a thread: the tree of its family, the transcript of the chosen path, and the inspector of what is selected. */
 
+import { signal } from "@preact/signals";
 import { createContext } from "preact";
-import { useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
+import { useContext, useEffect, useLayoutEffect, useMemo, useRef } from "preact/hooks";
 import { at, patch, remove } from "../api";
 import { brief, count, money, tokens } from "../format";
 import { go, href, place, setQuery } from "../router";
@@ -17,8 +18,9 @@ import { askFork, askRegenerate } from "./actions";
 import { Composer } from "./composer";
 import { Inspector } from "./inspector";
 import { runOfEvent } from "./event_run";
-import { ThreadModel, type Selection, type Target } from "./model";
+import { ThreadModel } from "./model";
 import { RUNS } from "./runs";
+import { inspectedBy, type Selection, targetOf } from "./target";
 import { Transcript } from "./transcript";
 import { Tree } from "./tree";
 import { Waterfall } from "./waterfall";
@@ -34,8 +36,20 @@ export function useModel(): ThreadModel {
 
 export { Model };
 
+type Pane = "tree" | "path" | "details";
+
+/** The part of the page that a small screen shows. */
+const pane = signal<Pane>("path");
+
+/** Show a part of the page also on a small screen, and focus it, so that the keys go on there. */
+export function show(part: "path" | "details"): void {
+  pane.value = part;
+  requestAnimationFrame(() => document.querySelector<HTMLElement>(part === "path" ? ".transcript" : ".details-pane")?.focus({ preventScroll: true }));
+}
+
 /** Select something: the link of the page then leads to it. */
 export function select(selection: Selection | null): void {
+  if (selection !== null) pane.value = selection.kind === "message" ? "path" : "details";
   setQuery({ run: null, message: null, request: null, event: null, ...(selection ? { [selection.kind]: selection.id } : {}) });
 }
 
@@ -44,18 +58,18 @@ export function ThreadPage({ id }: { id: string }) {
   const filter = useRef<HTMLInputElement>(null);
   const { leaf, message, run } = targetOf(place.value.query);
   const inspected = inspectedBy(place.value.query);
-  const [pane, setPane] = useState<"tree" | "path" | "details">(inspected === null ? "path" : "details");
   useTitle(model.thread.value?.title ?? id);
+  useLayoutEffect(() => void (pane.value = inspected === null ? "path" : "details"), [id]);
   useEffect(() => {
-    if (inspected !== null) setPane("details");
+    if (inspected !== null) pane.value = "details";
   }, [inspected]);
   useEffect(() => {
-    if (message !== null) setPane("path");
+    if (message !== null) pane.value = "path";
   }, [message]);
   useEffect(() => {
     void model.open(leaf).then((undisturbed) => {
       if (undisturbed) void model.visit(targetOf(place.value.query));
-      void leadToEvent(model);
+      if (undisturbed !== null) void leadToEvent(model);
     });
     return () => model.close();
   }, [model]);
@@ -69,7 +83,7 @@ export function ThreadPage({ id }: { id: string }) {
     "/": () => {
       filter.current?.focus();
       if (document.activeElement === filter.current) return;
-      setPane("tree");
+      pane.value = "tree";
       requestAnimationFrame(() => filter.current?.focus());
     },
     f: () => void (can("write") && askFork(model)),
@@ -81,20 +95,20 @@ export function ThreadPage({ id }: { id: string }) {
   if (model.error.value !== null) return <Empty title={`There is no thread ${id}`}><a href={href(["threads"])}>All threads</a></Empty>;
   return (
     <Model.Provider value={model}>
-      <section class={`thread show-${pane}`}>
+      <section class={`thread show-${pane.value}`}>
         <Head model={model} />
         <div class="pane-tabs">
           <Tabs
             label="Parts of the page"
-            value={pane}
-            onChange={setPane}
+            value={pane.value}
+            onChange={(part) => (pane.value = part)}
             names={[["tree", "Tree"], ["path", "Transcript"], ["details", "Inspector"]]}
           />
         </div>
         <Waterfall />
         <div class="columns">
           <aside class="tree-pane" aria-label="Tree">
-            <Tree filter={filter} onOpen={() => setPane("path")} />
+            <Tree filter={filter} />
           </aside>
           <div class="path-pane">
             <Transcript />
@@ -107,16 +121,6 @@ export function ThreadPage({ id }: { id: string }) {
       </section>
     </Model.Provider>
   );
-}
-
-/** What the inspector shows for its own sake. A link to an event leads to its run, too. */
-function inspectedBy(query: URLSearchParams): string | null {
-  const name = ["request", "event", "run"].find((each) => query.has(each));
-  return name === undefined ? null : `${name} ${query.get(name)}`;
-}
-
-function targetOf(query: URLSearchParams): Target {
-  return { leaf: query.get("leaf"), message: query.get("message"), run: query.get("run") };
 }
 
 /** Lead a link that names only an event to its run, or say that the run is not known. Another choice ends this. */

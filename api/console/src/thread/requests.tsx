@@ -1,6 +1,7 @@
-/** The requests at the end of the transcript: those that wait, and those that others answered while something was typed here. */
+/** The requests at the end of the transcript: those that wait, and those that ended while something was typed here. */
 
 import { useSignal } from "@preact/signals";
+import { useRef } from "preact/hooks";
 import { at, get } from "../api";
 import { href } from "../router";
 import type { HitlRequest } from "../types";
@@ -11,7 +12,7 @@ import { Code, LongText } from "../ui/long";
 import { select, useModel } from "./page";
 import { REQUESTS } from "./runs";
 
-/** Milliseconds between two readings of a request that others answered. */
+/** Milliseconds between two attempts to read what became of a request that waits no more. */
 const REFRESH = 5000;
 
 export function Requests() {
@@ -40,8 +41,10 @@ export function Requests() {
 
 function Inline({ request, gone, onDraft }: { request: HitlRequest; gone: boolean; onDraft: (typed: boolean) => void }) {
   const model = useModel();
-  const read = async (signal: AbortSignal): Promise<HitlRequest> => (gone ? get<HitlRequest>(at.request(request.request_id), {}, signal) : request);
-  const now = useLive<HitlRequest>(`${request.request_id} ${gone}`, read, gone ? REFRESH : 0).value ?? request;
+  const end = useRef<HitlRequest | null>(null); // it is read once
+  if (!gone) end.current = null;
+  const read = async (signal: AbortSignal): Promise<HitlRequest> => (gone ? (end.current ??= await get<HitlRequest>(at.request(request.request_id), {}, signal)) : request);
+  const now = useLive<HitlRequest>(`${request.request_id} ${gone}`, read, gone ? REFRESH : 0).value;
   return (
     <section class="inline-request" aria-label="Request">
       <p class="request-kind">
@@ -52,7 +55,7 @@ function Inline({ request, gone, onDraft }: { request: HitlRequest; gone: boolea
       </p>
       <LongText class="request-question" text={question(request)} />
       {request.kind === "approval" && callOf(request) && <Code value={callOf(request)?.arguments} label="Arguments" />}
-      <AnswerForm request={now} onDone={() => model.reloadSoon(0)} onDraft={onDraft} />
+      <AnswerForm request={now ?? request} over={gone && now !== null} onDone={() => model.reloadSoon(0)} onDraft={onDraft} />
     </section>
   );
 }

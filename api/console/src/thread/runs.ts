@@ -13,6 +13,8 @@ export const RUNS = 100;
 export const REQUESTS = 50;
 /** Most pages of requests that are read. */
 const MOST_PAGES = 20;
+/** Fewest milliseconds until the pages of requests behind the first one are read again. */
+const BETWEEN_PAGES = 30_000;
 /** Fewest milliseconds between two reads of the runs that have not ended and are older than the newest. */
 const BETWEEN = 5000;
 /** Runs whose end is looked for at once: those that no list of runs that have not ended has. */
@@ -26,6 +28,17 @@ const LIVE: RunStatus[] = ["queued", "running", "suspended"];
 /** Stands for the message at the end of the thread. */
 export const HEAD = "";
 
+/** The pages of requests behind the first one, and where the next page begins. */
+interface Further {
+  pages: number;
+  items: HitlRequest[];
+  next: string | null;
+  /** When one of them was read last. */
+  at: number;
+}
+
+const NONE: Further = { pages: 0, items: [], next: null, at: 0 };
+
 export class ThreadRuns {
   /** The newest first. */
   readonly runs = signal<ReadonlyMap<string, Run>>(new Map());
@@ -34,6 +47,8 @@ export class ThreadRuns {
   /** Whether the thread has more runs, or more pending requests, than were read. */
   readonly moreRuns = signal(false);
   readonly moreRequests = signal(false);
+  /** Whether no more pages of requests are read. */
+  readonly mostRequests = signal(false);
   /** The runs that have not ended, the oldest first. */
   readonly live = computed(() => [...this.runs.value.values()].filter(isLive).reverse());
   readonly jobs = computed(() => [...this.runs.value.values()].filter((each) => each.kind === "fork_many" || each.kind === "fork_once"));
@@ -52,7 +67,8 @@ export class ThreadRuns {
   protected over = new AbortController();
   private beyond = new Map<string, Run>();
   private looked = -BETWEEN;
-  private requestPages = 1;
+  private first: Page<HitlRequest> = { items: [], next: null };
+  private further = NONE;
   /** Whether the newest runs were read. Those in sight wait for them. */
   private ready = false;
   /** The messages that are near sight, by their chunk. */
@@ -67,12 +83,11 @@ export class ThreadRuns {
 
   constructor(readonly id: string) {}
 
-  /** Forget the runs and the requests. */
+  /** Forget the runs. The requests stay until others are read: a form that is filled in waits for them. */
   protected clear(): void {
     this.ready = false;
     this.runs.value = new Map();
-    this.requests.value = [];
-    this.requestPages = 1;
+    this.further = NONE;
     this.beyond = new Map();
     this.unlisted.clear();
     this.missing.clear();
@@ -81,17 +96,18 @@ export class ThreadRuns {
 
   /** Read the newest runs and the pending requests. They are shown if `wanted` says so when they arrive. */
   protected async read(over: AbortSignal, wanted: () => boolean): Promise<void> {
-    const [page, requests] = await Promise.all([
+    const [page, first] = await Promise.all([
       get<Page<Run>>(at.thread(this.id, "runs"), { limit: RUNS }, over),
-      this.readRequests(over),
+      this.readRequests(null, over),
     ]);
+    await this.readFurther(first.next, over);
     if (page.next !== null) await this.readBeyond(page.items, over);
     if (!wanted()) return;
     batch(() => {
       this.put(page.items);
-      this.requests.value = requests.items;
+      this.first = first;
+      this.putRequests();
       this.moreRuns.value = page.next !== null;
-      this.moreRequests.value = requests.next !== null;
     });
     this.ready = true;
     this.looking.soon(0);
@@ -99,23 +115,49 @@ export class ThreadRuns {
 
   /** Read another page of requests. */
   async readMoreRequests(): Promise<void> {
-    this.requestPages = Math.min(this.requestPages + 1, MOST_PAGES);
-    const { items, next } = await this.readRequests(this.over.signal);
-    batch(() => {
-      this.requests.value = items;
-      this.moreRequests.value = next !== null;
-    });
+    const { first, further } = this;
+    const cursor = further.pages === 0 ? first.next : further.next;
+    if (cursor === null || further.pages >= MOST_PAGES - 1) return;
+    const page = await this.readRequests(cursor, this.over.signal);
+    if (this.further !== further) return; // they were read again meanwhile
+    this.further = { pages: further.pages + 1, items: [...further.items, ...page.items], next: page.next, at: performance.now() };
+    this.putRequests();
   }
 
-  private async readRequests(over: AbortSignal): Promise<Page<HitlRequest>> {
-    const items: HitlRequest[] = [];
-    let next: string | null = null;
-    for (let n = 0; n < this.requestPages && (n === 0 || next !== null); n++) {
-      const page: Page<HitlRequest> = await get("v1/requests", { thread_id: this.id, limit: REQUESTS, cursor: next }, over);
-      items.push(...page.items);
-      next = page.next;
+  private readRequests(cursor: string | null, over: AbortSignal): Promise<Page<HitlRequest>> {
+    return get<Page<HitlRequest>>("v1/requests", { thread_id: this.id, limit: REQUESTS, cursor }, over);
+  }
+
+  /** Read the further pages of requests again, if that was long ago. `next`: where they begin. */
+  private async readFurther(next: string | null, over: AbortSignal): Promise<void> {
+    const known = this.further;
+    if (known.pages === 0 || performance.now() - known.at < BETWEEN_PAGES) return;
+    const found: Further = { pages: 0, items: [], next, at: performance.now() };
+    while (found.pages < known.pages && found.next !== null) {
+      const page: Page<HitlRequest> = await this.readRequests(found.next, over);
+      found.pages += 1;
+      found.items.push(...page.items);
+      found.next = page.next;
     }
-    return { items, next };
+    if (this.further === known) this.further = found;
+  }
+
+  /** Show a request no longer that has an answer. */
+  protected answered(id: unknown): void {
+    const { items } = this.further;
+    if (items.some((each) => each.request_id === id)) this.further = { ...this.further, items: items.filter((each) => each.request_id !== id) };
+  }
+
+  private putRequests(): void {
+    const { first } = this;
+    if (first.next === null) this.further = NONE;
+    const { pages, items, next } = this.further;
+    const known = new Set(first.items.map((each) => each.request_id));
+    batch(() => {
+      this.requests.value = [...first.items, ...items.filter((each) => !known.has(each.request_id))];
+      this.moreRequests.value = (pages === 0 ? first.next : next) !== null;
+      this.mostRequests.value = pages >= MOST_PAGES - 1;
+    });
   }
 
   /** Read the runs of a chunk of messages, which is near sight. Returns what ends this. */
@@ -190,6 +232,14 @@ export class ThreadRuns {
     const order = (a: Run, b: Run): number => (a.accepted_at < b.accepted_at ? 1 : a.accepted_at > b.accepted_at ? -1 : 0);
     this.runs.value = new Map([...all].sort(([, a], [, b]) => order(a, b)));
   }
+}
+
+/** The prompts that ended without an answer after the newest run of the messages. `runs`: the newest first, as in what is returned. */
+export function unansweredAfter(messages: readonly Message[], runs: Run[]): Run[] {
+  const last = messages.findLast((each) => each.run_id !== null)?.run_id;
+  const index = runs.findIndex((each) => each.run_id === last);
+  const newer = index < 0 ? runs : runs.slice(0, index);
+  return newer.filter((each) => each.kind === "prompt" && !isLive(each) && each.status !== "completed");
 }
 
 /** What the attempts of a run change with. */

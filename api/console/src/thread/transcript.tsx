@@ -11,10 +11,11 @@ import { Icon } from "../ui/icons";
 import { cancel } from "./actions";
 import type { Fork } from "./lanes";
 import { LiveView, MessageView } from "./message";
-import type { Selection, ThreadModel } from "./model";
+import type { ThreadModel } from "./model";
 import { select, useModel } from "./page";
 import type { Chunk } from "./path";
 import { Requests } from "./requests";
+import type { Selection } from "./target";
 
 /** Most runs without an answer that are shown. The list of runs has all. */
 const MOST_UNANSWERED = 3;
@@ -45,7 +46,7 @@ export function Transcript() {
     const element = box.current;
     if (!element || model.loading.value) return;
     stuck.current = element.scrollTop + element.clientHeight > element.scrollHeight - 60;
-    if (element.scrollTop < 1500 && model.older.value !== null) void older(model, element);
+    if (element.scrollTop < 1500 && model.older.value !== null && model.refused.value === null) void older(model, element);
   };
   const ended = model.forks.value.filter((fork) => fork.seq >= (last?.seq ?? 0));
   const live = [...writing.messages.values()].filter((each) => onPath.has(each.run_id));
@@ -57,6 +58,7 @@ export function Transcript() {
     <div class="transcript" ref={box} onScroll={scroll} tabIndex={0} aria-label="Transcript" role="log" aria-live="off">
       {model.older.value !== null && (
         <div class="older">
+          {model.refused.value !== null && <Problem error={`Older messages could not be read: ${model.refused.value.message}`} />}
           <Button kind="quiet" onClick={() => box.current && older(model, box.current)}>
             Older messages
           </Button>
@@ -68,10 +70,10 @@ export function Transcript() {
       {model.failure.value !== null && (
         <div class="broken">
           <Problem error={model.failure.value} />
-          <Button onClick={() => model.open(model.leaf.value)}>Try again</Button>
+          <Button onClick={() => model.again()}>Try again</Button>
         </div>
       )}
-      {model.lost.value !== null && (
+      {model.failure.value === null && model.lost.value !== null && (
         <div class="broken">
           <Problem error={model.lost.value.says} />
           <Button onClick={model.lost.value.again}>Try again</Button>

@@ -14,7 +14,7 @@ import { Icon } from "../ui/icons";
 import { VirtualList } from "../ui/virtual";
 import { type Node, type Row, rows } from "./lanes";
 import type { ThreadModel } from "./model";
-import { useModel } from "./page";
+import { show, useModel } from "./page";
 import { HEAD, RUNS } from "./runs";
 
 const HEIGHT = 34;
@@ -24,7 +24,7 @@ const folded = signal<ReadonlySet<string>>(new Set());
 const words = signal<ReadonlyMap<string, string>>(new Map());
 const asked = new Set<string>();
 
-export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | null>; onOpen: () => void }) {
+export function Tree({ filter }: { filter: RefObject<HTMLInputElement | null> }) {
   const model = useModel();
   // signals, not states: keys that follow one another quickly see what the last one did
   const text = useSignal("");
@@ -47,9 +47,8 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
   useEffect(() => void (cursor.value = null), [model, leaf]);
   const open = (node: Node): void => {
     if (node.kind === "more") return void attempt(() => model.family.moreCandidates(node.run as Run));
-    onOpen();
     openNode(node, model.id);
-    requestAnimationFrame(() => focusOn(leadsToRun(node) ? ".details-pane" : ".transcript"));
+    show(leadsToRun(node) ? "details" : "path");
   };
   const keys = (event: KeyboardEvent): void => {
     const all = shown.value;
@@ -109,10 +108,21 @@ export function Tree({ filter, onOpen }: { filter: RefObject<HTMLInputElement | 
   );
 }
 
-/** The row of a node. A leaf that has grown, and a thread whose leaves were read since, are other nodes: then the first row of the thread. */
+/** The row of a node. A leaf that has grown, and a thread whose leaves were read since, are other nodes: then the row of the same
+ *  branch, else the first one of the thread. */
 function rowOf(wanted: Node, shown: Row[]): number {
-  const index = shown.findIndex(({ node }) => node.key === wanted.key);
-  return index >= 0 ? index : shown.findIndex(({ node }) => node.thread.thread_id === wanted.thread.thread_id);
+  const segment = segmentOf(wanted);
+  const ways: ((node: Node) => boolean)[] = [
+    (node) => node.key === wanted.key,
+    (node) => segment !== undefined && segmentOf(node) === segment,
+    (node) => node.thread.thread_id === wanted.thread.thread_id,
+  ];
+  return ways.map((fits) => shown.findIndex(({ node }) => fits(node))).find((index) => index >= 0) ?? -1;
+}
+
+/** The last segment of a branch, to which its next message belongs. */
+function segmentOf(node: Node): string | undefined {
+  return node.branch?.path.at(-1)?.segment;
 }
 
 /** What the tree does not show. */
@@ -291,11 +301,6 @@ function describes(node: Node, known: ReadonlyMap<string, string>): string {
 
 function leadsToRun(node: Node): boolean {
   return node.kind === "job" || node.candidate?.thread_id === null;
-}
-
-/** Focus a part of the page that a row was opened in, so that the keys go on there. */
-function focusOn(selector: string): void {
-  document.querySelector<HTMLElement>(selector)?.focus({ preventScroll: true });
 }
 
 export function openNode(node: Node, thread: string): void {

@@ -1,6 +1,7 @@
 /** The answer to a request: a form made from the JSON schema of its answers, or approval with edited arguments. */
 
-import { useEffect, useMemo, useRef, useState } from "preact/hooks";
+import type { ComponentChildren } from "preact";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { ApiError, at, get, post } from "../api";
 import { moment } from "../format";
 import { parse, write } from "../json";
@@ -8,6 +9,7 @@ import { can } from "../session";
 import type { HitlRequest, Json, JsonObject } from "../types";
 import { countPending } from "../pending";
 import { Age, Button, Fold, Problem } from "./bits";
+import { FIELDS } from "./keys";
 import { Code, json, visible } from "./long";
 import { useOnce } from "./once";
 import { initial, SchemaInput } from "./schema_input";
@@ -69,7 +71,7 @@ function fieldsOf(request: HitlRequest): Shown[] {
 }
 
 /** What the agent gave beside the question and the call, and what the deadline does. */
-export function Given({ request }: { request: HitlRequest }) {
+export function Given({ request, over = false }: { request: HitlRequest; over?: boolean }) {
   const fields = useMemo(() => fieldsOf(request), [request]);
   return (
     <>
@@ -78,7 +80,7 @@ export function Given({ request }: { request: HitlRequest }) {
           <Code value={value} label={name} />
         </Fold>
       ))}
-      {request.deadline_at !== null && request.answered_at === null && <AtDeadline at={request.deadline_at} outcome={request.on_deadline} />}
+      {request.deadline_at !== null && request.answered_at === null && !over && <AtDeadline at={request.deadline_at} outcome={request.on_deadline} />}
     </>
   );
 }
@@ -97,15 +99,20 @@ type Draft = (typed: Json | undefined) => void;
 
 interface Answering {
   request: HitlRequest;
+  /** Whether the request waits for no answer any more, unless it has one. */
+  over?: boolean | undefined;
   onDone?: ((answered: HitlRequest) => void) | undefined;
   /** Is told whether something is typed and not sent. */
   onDraft?: ((typed: boolean) => void) | undefined;
 }
 
-/** The answer of a request, or the form for it. What was typed stays readable after somebody else has answered. */
-export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
+/** The answer of a request, or the form for it. What was typed stays readable if somebody else answers, or the run is cancelled. */
+export function AnswerForm({ request: given, over: ended = false, onDone, onDraft }: Answering) {
   const [later, setLater] = useState<HitlRequest | null>(null);
+  const [stale, setStale] = useState(false);
   const request = later ?? given;
+  const answered = request.answered_at !== null;
+  const over = !answered && (ended || stale);
   const [error, setError] = useState<unknown>(null);
   const [ready, setReady] = useState(false);
   const [draft, setDraft] = useState<Json | undefined>(undefined);
@@ -114,30 +121,40 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     const timer = setTimeout(() => setReady(true), CLICK_TIME);
     return () => clearTimeout(timer);
   }, []);
-  const unsent = request.answered_at !== null && sent.current === write(request.answer) ? undefined : draft;
+  const own = answered && sent.current === write(request.answer);
+  const unsent = own ? undefined : draft;
   useEffect(() => onDraft?.(unsent !== undefined), [unsent !== undefined]);
+  const form = useRef<HTMLFieldSetElement>(null);
+  // as this is drawn, the form that it may replace is still in the page
+  const focused = form.current?.contains(document.activeElement) ? document.activeElement : null;
   const once = useOnce();
   const answer = async (value: Json): Promise<void> => {
     setError(null);
     sent.current = write(value);
     try {
       await once.act(sent.current, async (key) => {
-        const answered = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value }, {}, key);
+        const done = await post<HitlRequest>(at.request(request.request_id, "respond"), { answer: value }, {}, key);
         setDraft(undefined);
         void countPending();
-        onDone?.(answered);
+        onDone?.(done);
       });
     } catch (found) {
       setError(found);
-      if (found instanceof ApiError && found.status === 409) get<HitlRequest>(at.request(request.request_id)).then(setLater, () => undefined);
+      if (!(found instanceof ApiError) || found.status !== 409) return;
+      const now = await get<HitlRequest>(at.request(request.request_id)).catch(() => null);
+      if (now !== null && now.answered_at !== null) setLater(now);
+      else if (now !== null) setStale(found.code === "hitl_stale_answer");
     }
   };
-  if (request.answered_at !== null) {
+  if (answered || over) {
+    const why = answered ? `The request was answered by ${whoAnswered(request)} while you typed.` : "The request no longer waits for an answer.";
     return (
       <>
-        <Given request={request} />
-        <Answered request={request} />
-        {unsent !== undefined && <Unsent draft={unsent} by={whoAnswered(request)} discard={() => setDraft(undefined)} />}
+        <Given request={request} over={over} />
+        <Successor focused={focused} freed={own}>
+          {answered && <Answered request={request} />}
+          {unsent !== undefined ? <Unsent draft={unsent} why={why} discard={() => setDraft(undefined)} /> : over && <p class="dim">{why}</p>}
+        </Successor>
       </>
     );
   }
@@ -145,7 +162,7 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
     <>
       <Given request={request} />
       {can("respond") ? (
-        <fieldset class="answer" disabled={!ready || once.busy}>
+        <fieldset class="answer" ref={form} disabled={!ready || once.busy}>
           {request.kind === "approval" ? (
             <Approve request={request} answer={answer} draft={setDraft} />
           ) : request.kind === "step" ? (
@@ -159,6 +176,21 @@ export function AnswerForm({ request: given, onDone, onDraft }: Answering) {
         <p class="dim">This key does not have the scope “respond”.</p>
       )}
     </>
+  );
+}
+
+/** Takes the place of a form, and its focus. What somebody goes on to type is no command, unless the keys are `freed`.
+ *  `focused`: what had the focus in the form. */
+function Successor(props: { focused: Element | null; freed: boolean; children: ComponentChildren }) {
+  const element = useRef<HTMLDivElement>(null);
+  const [focused] = useState(props.focused);
+  useLayoutEffect(() => {
+    if (focused) element.current?.focus({ preventScroll: true });
+  }, []);
+  return (
+    <div class="successor" ref={element} tabIndex={-1} data-typing={(!props.freed && focused?.matches(FIELDS)) || undefined}>
+      {props.children}
+    </div>
   );
 }
 
@@ -178,17 +210,23 @@ function Answered({ request }: { request: HitlRequest }) {
   );
 }
 
-/** What was typed for a request that somebody else answered. */
-function Unsent({ draft, by, discard }: { draft: Json; by: string; discard: () => void }) {
+/** What was typed for a request that took another answer, or none. */
+function Unsent({ draft, why, discard }: { draft: Json; why: string; discard: () => void }) {
+  const element = useRef<HTMLDivElement>(null);
   return (
-    <div class="answered" role="status">
-      <p>The request was answered by {by} while you typed. What you typed was not sent:</p>
+    <div class="answered" role="status" ref={element}>
+      <p>{why} What you typed was not sent:</p>
       <Code value={draft} label="What you typed" />
-      <Button kind="quiet" onClick={discard}>
+      <Button kind="quiet" onClick={() => (focusAround(element.current), discard())}>
         Discard what you typed
       </Button>
     </div>
   );
+}
+
+/** Focus the part of the page that an element is in. */
+function focusAround(element: HTMLElement | null): void {
+  element?.closest(".successor")?.parentElement?.closest<HTMLElement>("[tabindex]")?.focus({ preventScroll: true });
 }
 
 interface Answers {

@@ -50,14 +50,15 @@ export function note(text: string, bad = false): void {
   setTimeout(() => (notes.value = notes.value.filter((each) => each.id !== id)), bad ? 8000 : 4000);
 }
 
-/** Do something, and tell why it failed. Returns whether it succeeded. */
+/** Do something, and tell why it failed, unless the page ended it. Returns whether it succeeded. */
 export async function attempt(action: () => Promise<unknown>, done?: string): Promise<boolean> {
   try {
     await action();
     if (done) note(done);
     return true;
   } catch (error) {
-    note(error instanceof Error ? error.message : String(error), true);
+    const ended = error instanceof DOMException && error.name === "AbortError";
+    if (!ended) note(error instanceof Error ? error.message : String(error), true);
     return false;
   }
 }

@@ -1,11 +1,12 @@
 /** Lists that are read page by page, as far as somebody scrolls. The beginning and what is in sight are read again. A list whose
  * cursor the API refuses begins again with its first page. */
 
-import { useCallback, useRef } from "preact/hooks";
+import { useCallback, useMemo, useRef } from "preact/hooks";
 import { get, refusesCursor, type Query } from "../api";
 import type { Page } from "../types";
 import { note } from "./dialog";
 import { useLive } from "./live";
+import { Restarts } from "./restarts";
 
 /** Entries from which on a list begins again with its first page, when that is read again. */
 const MOST_KEPT = 10_000;
@@ -50,8 +51,7 @@ export function usePaged<T>(path: string, query: Query, of: (item: T) => string,
   const key = JSON.stringify([path, query, within]);
   const known = useRef<Known<T>>({ key, items: [], parts: [], next: null, deep: false });
   const reading = useRef(false);
-  /** The list that began again and has read no further page since. */
-  const begun = useRef<string | null>(null);
+  const restarts = useMemo(() => new Restarts(), [key]);
   const sight = useRef<[number, number]>([0, Infinity]);
   const read = async (cursor: string | null, signal?: AbortSignal): Promise<[Part<T>, string | null]> => {
     const page = await get<Page<T>>(path, { limit, ...query, ...recent(within), cursor }, signal);
@@ -98,12 +98,11 @@ export function usePaged<T>(path: string, query: Query, of: (item: T) => string,
     known.current.deep = true;
     try {
       const [part, after] = await read(next);
-      begun.current = null;
+      restarts.further();
       if (known.current.key === key && known.current.next === next) list.set(made([...known.current.parts, part], after, true));
     } catch (error) {
       if (known.current.key !== key || known.current.next !== next) return;
-      if (refusesCursor(error) && begun.current !== key) {
-        begun.current = key;
+      if (restarts.after(error)) {
         begin();
         return await list.refresh();
       }
