@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import re
 from datetime import datetime, timedelta
-from typing import Any
 
 import pytest
 from playwright.async_api import Route, expect
-from pydantic_ai import Agent
 
-from runyard import App, Budget
-from runyard import serve as served
 from runyard.domain.states import RunStatus
-from tests.console.conftest import Serve, Site, prompt, working
+from tests.console.conftest import Serve, Site, prompt
 from tests.support.fleet import Fleet
-from tests.support.model_lab import Script
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("workers")]
 
@@ -250,17 +245,3 @@ async def test_a_lost_answer_does_not_say_that_no_run_has_an_event(site: Site) -
     await page.unroute(pattern)
     await transcript.get_by_role("button", name="Try again").click()
     await expect(page).to_have_url(re.compile("run=r"))
-
-
-async def test_the_usage_of_a_run_is_shown_against_the_budgets_of_its_agent(site: Site) -> None:
-    """Before a budget is reached. With a budget of the thread, the usage of the runs before counts."""
-    engine: Agent[Any, Any] = Agent(Script(["a", "b"]).model)
-    budgets = [Budget(tokens=10_000, steps=20), Budget(steps=30, per="thread")]
-    async with working(site.operator, App({"thrifty": served(engine, budget=budgets)})):
-        for n in range(2):
-            await site.say("t", "hello", f"r{n}", agent="thrifty")
-        page = await site.person("threads/t?run=r1")
-        used = (await site.client.run("t", "r1")).usage
-        tokens = used.input_tokens + used.output_tokens
-        shown = page.get_by_label("Inspector").locator(".budget")
-        await expect(shown).to_have_text([f"{tokens:,} of 10,000 tokens", "1 of 20 steps", "2 of 30 steps of the thread"])

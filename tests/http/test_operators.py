@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
 from runyard import Client
-from runyard.domain.api_keys import ApiKey
+from runyard.domain.api_keys import ApiKey, Scope
 from runyard.errors import WorkerDeadError
+from runyard.models import JsonObject
 from runyard.ports.workers import WorkerInfo
 from tests.http.conftest import Caller
 
@@ -27,6 +28,7 @@ OF_A_TENANT: dict[tuple[str, str], Any] = {
     ("POST", "/v1/keys"): {"name": "k", "scopes": ["admin"]},
     ("DELETE", "/v1/keys/k"): None,
 }
+BUDGET: Final[JsonObject] = {"per": "run", "on_exceeded": "fail", "limits": {"cost": 0.5}}
 
 
 async def test_only_an_admin_of_no_tenant_changes_what_concerns_all_tenants(caller: Caller, client: Client) -> None:
@@ -154,3 +156,28 @@ async def test_the_stacks_of_a_worker_without_a_port_cannot_be_read(http: Any, c
     await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["q"]))
     assert (await http.get("/v1/workers/other/stacks")).json()["code"] == "worker_not_found"
     assert "has no port" in (await http.get("/v1/workers/w/stacks")).json()["detail"]
+
+
+async def test_a_budget_of_a_later_release_is_left_out(caller: Caller, client: Client) -> None:
+    """Each budget is shown that this API knows. A budget that it does not know does not fail the answer."""
+    unknown: list[Any] = [{**BUDGET, "per": "day"}, {**BUDGET, "limits": {"cost": {"usd": 1}}}, {}]
+    budgets = {"a": [unknown[0], BUDGET, *unknown[1:]], "b": unknown}
+    served = dict.fromkeys(budgets, "q")
+    await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["q"], agents=served, budgets=budgets))
+    http = await caller()
+    [worker] = (await http.get("/v1/workers")).json()["items"]
+    assert worker["budgets"] == {"a": [BUDGET], "b": []}
+    assert [agent["budgets"] for agent in (await http.get("/v1/agents")).json()["items"]] == [[BUDGET], []]
+    assert (await http.get("/v1/agents/a")).json()["budgets"] == [BUDGET]
+
+
+async def test_a_tenant_without_admin_does_not_see_budgets(caller: Caller, client: Client) -> None:
+    """A1: Budgets tell what the deployment spends. All keys of its operator see them, and keys with the scope admin."""
+    registered = WorkerInfo(worker_id="w", queues=["q"], agents={"a": "q"}, budgets={"a": [BUDGET]})
+    await client.backend.workers.register(registered)
+    scopes: tuple[Scope, ...] = ("read", "write", "respond", "metrics")
+    for tenant, has, seen in (("", scopes, [BUDGET]), ("acme", ("admin",), [BUDGET]), ("acme", scopes, None)):
+        http = await caller(tenant=tenant, scopes=has)
+        [agent] = (await http.get("/v1/agents")).json()["items"]
+        assert agent["budgets"] == seen
+        assert (await http.get("/v1/agents/a")).json() == agent

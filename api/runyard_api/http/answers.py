@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
 from runyard.client.run_handle import RunResult
 from runyard.domain.api_keys import Scope
@@ -203,7 +204,23 @@ class AgentBudget(BaseModel):
 
     per: Literal["run", "thread"]
     on_exceeded: Literal["fail", "ask"]
-    limits: dict[str, float] = Field(description="Limits of `tokens`, `cost` (US dollars), `steps` and `seconds`, by name.")
+    limits: dict[str, FiniteFloat] = Field(
+        description="Limits of `tokens`, `cost` (US dollars), `steps` and `seconds`, by name."
+    )
+
+
+def _known(budgets: Any) -> list[AgentBudget]:
+    """Return the budgets of ``budgets`` that AgentBudget can show. A worker of a later release may have budgets of other
+    kinds."""
+    known = []
+    for budget in budgets:
+        with suppress(ValidationError):
+            known.append(AgentBudget.model_validate(budget))
+    return known
+
+
+AgentBudgets = Annotated[list[AgentBudget], BeforeValidator(_known)]
+"""Budgets of an agent, without the budgets that this release does not know."""
 
 
 class Agent(BaseModel):
@@ -213,7 +230,10 @@ class Agent(BaseModel):
     queues: list[str]
     workers: int = Field(description="Number of live workers that serve the agent and are not draining.")
     versions: list[str]
-    budgets: list[AgentBudget] = Field(description="Budgets in the definition of the agent, on the worker that started last.")
+    budgets: AgentBudgets | None = Field(
+        description="Budgets in the definition of the agent, on the worker that started last, or null. Null if the key belongs "
+        "to a tenant and lacks the scope `admin`. Budgets that this release does not know are missing."
+    )
 
 
 class Agents(BaseModel):
@@ -226,7 +246,9 @@ class Worker(BaseModel):
     worker_id: str
     queues: list[str]
     agents: dict[str, str]
-    budgets: dict[str, list[AgentBudget]] = Field(description="Budgets in the definitions of the agents, by agent.")
+    budgets: dict[str, AgentBudgets] = Field(
+        description="Budgets in the definitions of the agents, by agent. Budgets that this release does not know are missing."
+    )
     default_agent: str | None = Field(description="The agent for runs whose requests name no agent, or null.")
     app_version: str | None
     on_version_mismatch: VersionPolicy

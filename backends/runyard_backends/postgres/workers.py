@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import datetime, timedelta
 
+import asyncpg
+import structlog
+
 from runyard.domain.waits import WaitsFor
-from runyard.errors import WorkerDeadError
+from runyard.errors import BackendUnavailableError, RunyardError, WorkerDeadError
 from runyard.models import check_id
 from runyard.ports.queries import PageRequest
 from runyard.ports.refs import AttemptToken, RunRef
@@ -31,6 +34,8 @@ from . import codec
 from .database import Database
 from .migrate import CODE_VERSION
 
+log = structlog.get_logger("runyard.workers")
+
 
 class PostgresWorkerStore:
     """Workers of the deployment, over all tenants."""
@@ -39,7 +44,11 @@ class PostgresWorkerStore:
         self.db = db
 
     async def register(self, worker: WorkerInfo) -> None:
-        """Register a worker. The id of a worker that was declared dead cannot be used again."""
+        """Register a worker. The id of a worker that was declared dead cannot be used again.
+
+        Budgets are only shown. If they cannot be stored, this is logged, and the worker is registered without them. Raises
+        WorkerDeadError, and BackendUnavailableError, after which the call can be repeated.
+        """
         agents = codec.to_json(dict(worker.agents))
         await self.db.row(
             "register",
@@ -54,7 +63,15 @@ class PostgresWorkerStore:
             list(worker.asking),
         )
         if worker.budgets:
+            await self._announce_budgets(worker)
+
+    async def _announce_budgets(self, worker: WorkerInfo) -> None:
+        try:
             await self.db.row("announce_budgets", worker.worker_id, codec.to_json(dict(worker.budgets)))
+        except BackendUnavailableError:
+            raise
+        except (RunyardError, asyncpg.PostgresError) as error:
+            log.warning("budgets_not_announced", worker_id=worker.worker_id, error=str(error))
 
     async def beat(self, worker_id: str) -> HeartbeatReply:
         """Record a heartbeat. Return the state to which the worker must react. Raises WorkerDeadError."""

@@ -5,6 +5,7 @@ Only agents of pydantic-ai have budgets. ``engine.py`` checks the budgets.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, Literal
@@ -33,7 +34,7 @@ class Budget:
     cancelled runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
     attempt. ``ask`` asks a human. If the human answers ``true``, the limit is raised by its original amount.
 
-    Raises InvalidInputError if no limit is given, and for a limit of 0 or less.
+    Raises InvalidInputError if no limit is given, for a limit of 0 or less, and for NaN.
     """
 
     tokens: int | None = None
@@ -45,7 +46,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         limits = [limit for _, limit in self.limits()]
-        if not limits or any(limit <= 0 for limit in limits):
+        if not limits or not all(limit > 0 for limit in limits):  # no comparison with NaN is true
             raise InvalidInputError("a budget needs at least one limit, and each limit must be more than 0", field="budget")
         if self.per not in ("run", "thread") or self.on_exceeded not in ("fail", "ask"):
             raise InvalidInputError(
@@ -54,14 +55,17 @@ class Budget:
             )
 
     def describe(self) -> JsonObject:
-        """Return the budget as JSON: ``per``, ``on_exceeded``, and ``limits``, a map from names to numbers."""
-        return {"per": self.per, "on_exceeded": self.on_exceeded, "limits": dict(self.limits())}
+        """Return the budget as JSON: ``per``, ``on_exceeded``, and ``limits``, a map from names to numbers. Limits that are
+        larger than any finite float, for example infinity, are missing. No run reaches them."""
+        limits: JsonObject = {name: limit for name, limit in self.limits() if limit <= sys.float_info.max}
+        return {"per": self.per, "on_exceeded": self.on_exceeded, "limits": limits}
 
     def limits(self) -> Iterator[tuple[str, float]]:
-        """Yield the name and the value of each limit that is set."""
+        """Yield the name and the value of each limit that is set. A value that is no int, for example a Decimal, is yielded as
+        a float."""
         for name in ("tokens", "cost", "steps", "seconds"):
             if (limit := getattr(self, name)) is not None:
-                yield name, limit
+                yield name, limit if isinstance(limit, int) else float(limit)
 
 
 def as_budgets(given: Budget | Sequence[Budget] | None) -> tuple[Budget, ...]:

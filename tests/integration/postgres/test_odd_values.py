@@ -10,6 +10,7 @@ from typing import Any
 
 import asyncpg
 import pytest
+import structlog
 
 from runyard.domain.size_limits import MAX_NESTING
 from runyard.errors import InvalidInputError
@@ -18,6 +19,7 @@ from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.stores import Backend
 from runyard.ports.workers import WorkerInfo
+from runyard_backends.postgres import workers
 from runyard_backends.postgres.backend import connect
 
 
@@ -71,6 +73,19 @@ async def test_key_that_no_index_can_hold_is_refused(backend: Backend) -> None:
     with pytest.raises(InvalidInputError):
         await backend.runs.respond("yes", request_id="q", response_id=endless)
     assert (await backend.runs.respond("yes", request_id="q")).created
+
+
+async def test_a_worker_whose_budgets_cannot_be_stored_registers_without_them(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Budgets are only shown, so they prevent no work."""
+    monkeypatch.setattr(workers, "log", structlog.get_logger("test"))
+    odd: dict[str, list[JsonObject]] = {"x": [{"per": "run", "on_exceeded": "fail", "limits": {"cost": math.inf}}]}
+    with structlog.testing.capture_logs() as logs:
+        await backend.workers.register(WorkerInfo(worker_id="odd", queues=["default"], agents={"x": "default"}, budgets=odd))
+    assert [(line["event"], line["worker_id"]) for line in logs] == [("budgets_not_announced", "odd")]
+    [shown] = [worker for worker in await backend.workers.workers() if worker.worker_id == "odd"]
+    assert (shown.agents, shown.budgets) == ({"x": "default"}, {})
 
 
 async def test_sql_accept_takes_metadata_as_deep_as_python_does(backend: Backend, postgres_url: str) -> None:

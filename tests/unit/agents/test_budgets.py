@@ -1,5 +1,6 @@
 """What a run or a thread may use (P2)."""
 
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from runyard import Budget, serve
 from runyard.agents.budgets import budgets_of
 from runyard.domain.states import RunStatus
 from runyard.errors import InvalidInputError
+from runyard_backends.codec.values import to_json
 from tests.support.model_lab import Lab, Script, call, status
 
 
@@ -33,6 +35,22 @@ def test_the_definition_of_an_agent_shows_its_budgets() -> None:
     assert budgets_of(serve(engine, budget=budget)) == [shown]
     assert budgets_of(runyard.Agent(engine=engine, budget=[budget, budget])) == [shown, shown]
     assert [budgets_of(other) for other in (serve(engine), print, object())] == [[], [], []]
+
+
+def test_the_definition_shows_each_limit_as_a_number_of_json() -> None:
+    """A limit that no run can reach is not shown. JSON has no infinity."""
+    budget = Budget(tokens=10, cost=Decimal("1.5"), steps=10**400, seconds=float("inf"))  # type: ignore[arg-type]
+    shown = budget.describe()["limits"]
+    assert shown == {"tokens": 10, "cost": 1.5} and to_json(shown) == '{"tokens": 10, "cost": 1.5}'
+
+
+async def test_the_request_for_a_larger_budget_has_numbers_of_json(lab: Lab) -> None:
+    """A limit can be a Decimal. The request and the error have it as a float."""
+    _, agent = spender(6, seconds=Decimal("1e-9"), on_exceeded="ask")
+    assert status(await lab.attempt(agent)) is RunStatus.SUSPENDED
+    [request] = await lab.pending()
+    asked = request.payload["budget"]
+    assert isinstance(asked, dict) and asked["limit"] == 1e-9 and type(asked["limit"]) is float
 
 
 async def test_a_run_within_its_budget_completes(lab: Lab) -> None:
@@ -89,7 +107,15 @@ async def test_a_human_may_grant_the_same_amount_again(lab: Lab) -> None:
 
 @pytest.mark.parametrize(
     "fields",
-    [{}, {"steps": 0}, {"tokens": 1, "cost": -1}, {"steps": 1, "per": "week"}, {"steps": 1, "on_exceeded": "pray"}],
+    [
+        {},
+        {"steps": 0},
+        {"tokens": 1, "cost": -1},
+        {"cost": float("nan")},
+        {"cost": Decimal("nan")},
+        {"steps": 1, "per": "week"},
+        {"steps": 1, "on_exceeded": "pray"},
+    ],
 )
 def test_a_budget_has_positive_limits(fields: Any) -> None:
     with pytest.raises(InvalidInputError):

@@ -19,12 +19,14 @@ export function Budgets({ run, requests }: { run: Run; requests: HitlRequest[] }
   const model = useModel();
   const read = async (signal: AbortSignal): Promise<Agent | null> => (run.agent === null ? null : get<Agent>(at.agent(run.agent), {}, signal).catch(ifRefused));
   const agent = useLive<Agent | null>(`agent ${run.agent}`, read, 0).value;
-  const budgets = budgetsOf(run, requests, agent?.budgets ?? [], model.thread.value);
+  const reached = reachedBy(run, requests);
+  const all = [...(reached === null ? [] : [reached]), ...budgetsOf(run, definedFor(run, agent), model.thread.value)];
+  const budgets = all.filter((each, n) => all.findIndex((other) => keyOf(other) === keyOf(each)) === n);
   if (budgets.length === 0) return null;
   return (
     <Field name={budgets.length === 1 ? "Budget" : "Budgets"}>
       {budgets.map((each) => (
-        <span class="budget" key={`${each.per} ${each.name}`}>
+        <span class="budget" key={keyOf(each)}>
           {told(each)}
           <meter min={0} max={each.limit} high={each.limit * 0.8} value={each.used} aria-label={`Used part of the ${each.name}`} />
         </span>
@@ -33,31 +35,50 @@ export function Budgets({ run, requests }: { run: Run; requests: HitlRequest[] }
   );
 }
 
+function keyOf({ per, name, limit }: Budget): string {
+  return `${per} ${name} ${limit}`;
+}
+
 function told({ per, name, limit, used }: Budget): string {
-  const amounts = name === "cost" ? `${money(used)} of ${money(limit)}` : `${Math.round(used).toLocaleString("en")} of ${limit.toLocaleString("en")} ${name}`;
+  const exact = limit.toLocaleString("en", { maximumFractionDigits: 20 });
+  const amounts = name === "cost" ? `${money(used)} of ${money(limit)}` : `${rounded(used)} of ${exact} ${name}`;
   return per === "thread" ? `${amounts} of the thread` : amounts;
+}
+
+function rounded(used: number): string {
+  return used.toLocaleString("en", used < 100 ? { maximumSignificantDigits: 3 } : { maximumFractionDigits: 0 });
+}
+
+/** The budgets of the run in its agent's definition. None if the definition can be that of another version, and none for a fan-out, because each of its probes has budgets of its own. */
+function definedFor(run: Run, agent: Agent | null): AgentBudget[] {
+  const same = agent?.versions.length === 1 && agent.versions[0] === run.app_version;
+  return (same && run.kind === "prompt" && agent.budgets) || [];
 }
 
 const NAMES = ["tokens", "cost", "steps", "seconds"];
 
-function budgetsOf(run: Run, requests: HitlRequest[], defined: AgentBudget[], thread: Thread | null): Budget[] {
-  const reached = reachedBy(run, requests);
-  const own = amounts(run.usage);
-  const before = amounts(thread?.usage);
-  const counted = isLive(run) ? own : {}; // the usage of the thread has that of a run which has ended
-  const all = defined.flatMap(({ per, limits }) =>
-    NAMES.filter((name) => limits[name] !== undefined).map((name): Budget => {
-      const used = per === "run" ? own[name] : (before[name] ?? 0) + (counted[name] ?? 0);
-      return { per, name, limit: limits[name] ?? 0, used: used ?? 0 };
+/** The limits with their used amounts, except those that the console cannot know: an answer may have raised a limit that is used up. */
+function budgetsOf(run: Run, defined: AgentBudget[], thread: Thread | null): Budget[] {
+  const used = { run: amounts(run.usage), thread: ofThread(run, thread) };
+  return defined.flatMap(({ per, on_exceeded, limits }) =>
+    NAMES.flatMap((name): Budget[] => {
+      const [limit, amount] = [limits[name], used[per]?.[name]];
+      if (limit === undefined || amount === undefined || (on_exceeded === "ask" && amount >= limit)) return [];
+      return [{ per, name, limit, used: amount }];
     }),
   );
-  const others = all.filter((each) => reached === null || each.per !== reached.per || each.name !== reached.name);
-  return reached === null ? others : [reached, ...others];
+}
+
+/** What counts for the budgets of the thread of a run. Null for a run of an ancestor, and for an ended run that the usage of the thread may lack. */
+function ofThread(run: Run, thread: Thread | null): Record<string, number> | null {
+  if (thread === null || thread.thread_id !== run.thread_id) return null;
+  const [before, own] = [amounts(thread.usage), amounts(run.usage)];
+  if (run.status === "completed") return before;
+  return isLive(run) ? Object.fromEntries(NAMES.map((name) => [name, (before[name] ?? 0) + (own[name] ?? 0)])) : null;
 }
 
 /** The used amounts, by the names of the limits. */
-function amounts(usage: Usage | undefined): Record<string, number> {
-  if (usage === undefined) return {};
+function amounts(usage: Usage): Record<string, number> {
   return { tokens: Number(usage.input_tokens) + Number(usage.output_tokens), cost: usage.cost, steps: usage.requests, seconds: usage.seconds };
 }
 

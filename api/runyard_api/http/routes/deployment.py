@@ -9,7 +9,7 @@ from fastapi import APIRouter, Response
 from runyard.errors import AgentNotFoundError, CursorExpiredError, InvalidCursorError
 from runyard.ports.workers import WorkerInfo
 
-from ..answers import Agent, AgentBudget, Agents, FeedPage, Worker, Workers
+from ..answers import Agent, Agents, FeedPage, Worker, Workers
 from ..tenant_client import Caller
 from .arguments import AgentName, Paging
 from .documentation import operation
@@ -37,13 +37,19 @@ async def read_feed(caller: Reads, paging: Paging) -> Response:
 
 @router.get("/v1/agents", tags=["deployment"], **operation(s200=(Agents, "The agents, by name.")))
 async def list_agents(caller: Reads) -> Response:
-    """List the agents that live workers serve."""
+    """List the agents that live workers serve.
+
+    With a key that belongs to a tenant and lacks the scope admin, `budgets` is null.
+    """
     return reply(Agents(items=[found for _, found in sorted((await _served(caller)).items())]))
 
 
 @router.get("/v1/agents/{name}", tags=["deployment"], **operation(AgentNotFoundError, s200=(Agent, "The agent.")))
 async def get_agent(caller: Reads, name: AgentName) -> Response:
-    """Read one agent: its queues, its versions, and the number of workers that serve it."""
+    """Read one agent: its queues, its versions, its budgets, and the number of workers that serve it.
+
+    With a key that belongs to a tenant and lacks the scope admin, `budgets` is null.
+    """
     found = (await _served(caller)).get(name)
     if found is None:
         raise AgentNotFoundError(f"no live worker serves agent {name!r}", agent=name)
@@ -51,7 +57,8 @@ async def get_agent(caller: Reads, name: AgentName) -> Response:
 
 
 async def _served(caller: Caller) -> dict[str, Agent]:
-    """Return the agents that live workers serve, by name."""
+    """Return the agents that live workers serve, by name. A caller of a tenant needs the scope ``admin`` to see budgets."""
+    sees_budgets = not caller.principal.tenant or caller.principal.has("admin")
     served: defaultdict[str, list[tuple[str, WorkerInfo]]] = defaultdict(list)
     for worker in await caller.client.workers():
         if worker.dead_at is None and not worker.draining:
@@ -63,7 +70,7 @@ async def _served(caller: Caller) -> dict[str, Agent]:
             queues=sorted({queue for queue, _ in found}),
             workers=len(found),
             versions=sorted({worker.app_version for _, worker in found if worker.app_version}),
-            budgets=[AgentBudget.model_validate(each) for each in found[-1][1].budgets.get(name, ())],
+            budgets=found[-1][1].budgets.get(name, ()) if sees_budgets else None,
         )
         for name, found in served.items()
     }
