@@ -237,7 +237,7 @@ export interface Agent {
   workers: number;
   versions: string[];
   /** Limits of `tokens`, `cost`, `steps` and `seconds`, by name. */
-  budgets: AgentBudget[];
+  budgets: AgentBudget[] | null;
 }
 
 export interface AgentBudget {
