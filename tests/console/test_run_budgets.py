@@ -53,6 +53,20 @@ async def shown(site: Site, place: str, *scopes: Scope, seconds: float | None = 
     return page.get_by_label("Inspector").locator(".budget")
 
 
+async def test_the_usage_of_a_run_is_shown_against_the_budgets_of_its_agent(site: Site) -> None:
+    """Before a budget is reached. With a budget of the thread, the usage of the runs before counts."""
+    budgets = [Budget(tokens=10_000, steps=20), Budget(steps=30, per="thread"), Budget(seconds=0.5)]
+    async with thrifty(site, budgets, "a", "b"):
+        for run in ("before", "r"):
+            await site.say("t", "hello", run, agent="thrifty")
+        used = (await site.client.run("t", "r")).usage
+        tokens = f"{used.input_tokens + used.output_tokens:,} of 10,000 tokens"
+        of_thread = "2 of 30 steps of the thread"
+        budgets_of = await shown(site, "threads/t?run=r", seconds=0.4)
+        await expect(budgets_of).to_have_text([tokens, "1 of 20 steps", of_thread, "0.4 of 0.5 seconds"])
+        await expect(await shown(site, "threads/t?run=r", "read")).to_have_count(0)
+
+
 async def test_a_limit_that_an_answer_may_have_raised_is_not_shown(site: Site) -> None:
     """While a run asks, the request has the limit. Another limit of the same name stays."""
     budgets = [Budget(steps=1, on_exceeded="ask"), Budget(steps=5)]
@@ -69,15 +83,28 @@ async def test_a_limit_that_an_answer_may_have_raised_is_not_shown(site: Site) -
         await expect(await shown(site, "threads/t?run=r")).to_have_text(["2 of 5 steps"])
 
 
-async def test_the_usage_of_a_run_is_shown_against_the_budgets_of_its_agent(site: Site) -> None:
-    """Before a budget is reached. With a budget of the thread, the usage of the runs before counts."""
-    budgets = [Budget(tokens=10_000, steps=20), Budget(steps=30, per="thread"), Budget(seconds=0.5)]
-    async with thrifty(site, budgets, "a", "b"):
-        for run in ("before", "r"):
-            await site.say("t", "hello", run, agent="thrifty")
-        used = (await site.client.run("t", "r")).usage
-        tokens = f"{used.input_tokens + used.output_tokens:,} of 10,000 tokens"
-        of_thread = "2 of 30 steps of the thread"
-        budgets_of = await shown(site, "threads/t?run=r", seconds=0.4)
-        await expect(budgets_of).to_have_text([tokens, "1 of 20 steps", of_thread, "0.4 of 0.5 seconds"])
-        await expect(await shown(site, "threads/t?run=r", "read")).to_have_count(0)
+async def test_a_budget_of_the_thread_is_shown_where_its_usage_is_known(site: Site) -> None:
+    """The usage of a thread lacks failed runs. A fork starts at zero."""
+    async with thrifty(site, [Budget(steps=30, per="thread"), Budget(steps=20)], "a"):
+        await site.say("t", "hello", "r", agent="thrifty")
+        await site.client.fork("t", "fork", after_run_id="r")
+        await expect(await shown(site, "threads/fork?run=r")).to_have_text(["1 of 20 steps"])
+    async with thrifty(site, [Budget(steps=30, per="thread"), Budget(steps=20)], [call("add")], ValueError("x")):
+        await site.say("u", "hello", "failed", agent="thrifty", max_attempts=1)
+        await expect(await shown(site, "threads/u?run=failed")).to_have_text(["1 of 20 steps"])
+
+
+async def test_budgets_of_another_version_are_not_shown(site: Site) -> None:
+    async with thrifty(site, [Budget(steps=20)], "a", version="1"):
+        await site.say("t", "hello", "r", agent="thrifty")
+        await expect(await shown(site, "threads/t?run=r")).to_have_text(["1 of 20 steps"])
+    async with thrifty(site, [Budget(steps=30)], version="2"):
+        await expect(await shown(site, "threads/t?run=r")).to_have_count(0)
+
+
+async def test_a_fan_out_has_no_budget(site: Site) -> None:
+    """Each of its probes has budgets of its own."""
+    async with thrifty(site, [Budget(steps=2)], "a", *"bcd"):
+        await site.say("t", "hello", "r", agent="thrifty")
+        await site.client.fork_many("t", "r", messages=list("bcd"), agent="thrifty", run_id="many", wait=60, threads=False)
+        await expect(await shown(site, "threads/t?run=many")).to_have_count(0)
