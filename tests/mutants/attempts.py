@@ -72,11 +72,6 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
         RECORDS, "-k", "bounded_time",
     ),
     mutant(
-        "the traceback of a group has all its errors", f"{SUPPORT}/tracebacks.py",
-        "alone = Exception() if group else error", "alone = error",
-        RECORDS, "-k", "bounded_time",
-    ),
-    mutant(
         "the causes of an error are formatted whole", f"{SUPPORT}/tracebacks.py",
         "causes = {id(error.__cause__), id(error.__context__)}", "causes = None",
         RECORDS, "-k", "deep_context",

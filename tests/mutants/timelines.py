@@ -53,7 +53,7 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
     mutant(
         "a page of a timeline ends after waits that its rows do not reach", "backends/runyard_backends/postgres/timelines.py",
         "if not ends or place <= min(ends)", "",
-        POSTGRES, "-k", "as_they_begin",
+        "tests/integration/postgres/test_timeline_reads.py", "-k", "waits_end",
     ),
     mutant(
         "a message that the run has is announced again", "runner/runyard/execution/transcript.py",

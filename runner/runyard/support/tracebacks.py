@@ -186,8 +186,8 @@ def _first_of_user(stack: Sequence[traceback.FrameSummary]) -> int | None:
 def _shown(error: BaseException) -> tuple[list[traceback.FrameSummary], str]:
     """Return the innermost frames of an error, and its text as Python prints it.
 
-    Python 3.11 formats each error of a group again for each group that contains it: nested groups take exponential time. This
-    function therefore gives Python the error without the errors of its group and without its causes.
+    With the argument ``_seen``, Python leaves out the causes of the error, and the errors of a group. Python 3.13 cannot print
+    a group without its errors, so this function makes the text of a group itself.
     """
     group = isinstance(error, BaseExceptionGroup)
     alone = Exception() if group else error

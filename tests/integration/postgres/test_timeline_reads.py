@@ -1,4 +1,4 @@
-"""A page of a timeline reads each attempt and each message of its run a bounded number of times."""
+"""What a page of a timeline reads, and where it ends."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from datetime import UTC, datetime
 from typing import Any
 
 import asyncpg
+import pytest
 
+from runyard.domain import timeline
+from runyard.domain.waits import Wait
+from runyard.ports.commands import Write
+from runyard.ports.queries import PageRequest
 from runyard_backends.conformance.world import World, said
 from runyard_backends.postgres.backend import connect
 
 ATTEMPTS, EACH = 100, 20
+VALUE = 3000
+"""Characters of the value of a signal."""
 OWN = "SELECT pg_get_functiondef('runyard.run_timeline'::regproc)"
 PAGE = "SELECT * FROM runyard.explained_timeline('', 't', 'r1', $1, 0, '', 100, 4000000, 100000)"
 LATE = "SELECT created_at FROM runyard.messages ORDER BY seq DESC OFFSET 150 LIMIT 1"
@@ -63,3 +70,25 @@ async def test_a_page_reads_each_attempt_and_message_once_or_twice(postgres_url:
         most = max(nodes(plan), key=rows_read)
         shown = json.dumps({name: value for name, value in most.items() if name != "Plans"}, indent=1)
         assert ATTEMPTS * EACH <= rows_read(most) < 3 * ATTEMPTS * EACH, shown
+
+
+async def test_a_page_ends_where_its_waits_end(postgres_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """R24: waits with large values fill a page in bytes; the messages after them are on later pages."""
+    backend = await connect(postgres_url)
+    try:
+        world = World(backend, lambda: None)  # type: ignore[arg-type, return-value]
+        attempt = await world.start("r1")
+        names = ("a", "b", "c")
+        await world.runs.suspend(Write(attempt=attempt), [], [Wait(wait_id=name, kind="signal", name=name) for name in names])
+        for name in names:
+            await world.runs.signal("t", name, "x" * VALUE, signal_id=name)
+        await world.finish(await world.take("r1"), said("after"))
+        monkeypatch.setattr(timeline, "TIMELINE_BYTES", VALUE + VALUE // 2)
+        found, cursor = [], None
+        while not found or cursor is not None:
+            page = await backend.timelines.timeline("t", "r1", PageRequest(cursor=cursor))
+            found, cursor = [*found, *page.entries], page.next
+    finally:
+        await backend.close()
+    assert [entry.id for entry in found if entry.type == "signal"] == list(names)
+    assert [entry.type for entry in found][-1] != "signal"
