@@ -12,6 +12,7 @@ INTERIM: Final = f"{SQL}/interim_writes.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
 EXECUTION: Final = "runner/runyard/execution"
 CONTEXT: Final = f"{EXECUTION}/context.py"
+LOCAL: Final = "runner/runyard/agents/local_attempt.py"
 TRANSCRIPT: Final = f"{EXECUTION}/transcript.py"
 SUPPORT: Final = "runner/runyard/support"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
@@ -167,5 +168,10 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
         "the error of a setting shows its value", f"{SUPPORT}/settings.py",
         "raise _configuration_error(cls, error) from None", "raise ValueError(str(error)) from error",
         "tests/unit/support/test_settings.py",
+    ),
+    mutant(
+        "the start of a step replaces the end of another step", LOCAL,
+        "        async with self._saving:\n            ledger =", "        if True:\n            ledger =",
+        "tests/unit/agents/test_local_runs.py", "-k", "start_of_a_step",
     ),
 )  # fmt: skip
