@@ -174,4 +174,10 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
         "        async with self._saving:\n            ledger =", "        if True:\n            ledger =",
         "tests/unit/agents/test_local_runs.py", "-k", "start_of_a_step",
     ),
+    mutant(
+        "an answer resumes a run that is being aborted", "runner/runyard/agents/agent.py",
+        "        with self._active.begin():\n            async with self._store.own_thread() as local_thread:\n                for",
+        "        if True:\n            async with self._store.own_thread() as local_thread:\n                for",
+        "tests/unit/agents/test_local_runs.py", "-k", "abort_and_an_answer",
+    ),
 )  # fmt: skip
