@@ -176,8 +176,13 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "an answer resumes a run that is being aborted", "runner/runyard/agents/agent.py",
-        "        with self._active.begin():\n            async with self._store.own_thread() as local_thread:\n                for",
-        "        if True:\n            async with self._store.own_thread() as local_thread:\n                for",
+        "with self._active.begin():\n            async with self._store.own_thread() as local_thread:\n                for",
+        "if True:\n            async with self._store.own_thread() as local_thread:\n                for",
         "tests/unit/agents/test_local_runs.py", "-k", "abort_and_an_answer",
+    ),
+    mutant(
+        "a run that was answered is not cancelled as its reader leaves", "api/runyard_api/http/sse.py",
+        "self.stopped = entry.event.type in STREAM_ENDS", "self.stopped = self.stopped or entry.event.type in STREAM_ENDS",
+        "tests/http/test_streams.py", "-k", "went_on_cancels_it",
     ),
 )  # fmt: skip
