@@ -185,4 +185,9 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
         "self.stopped = entry.event.type in STREAM_ENDS", "self.stopped = self.stopped or entry.event.type in STREAM_ENDS",
         "tests/http/test_streams.py", "-k", "went_on_cancels_it",
     ),
+    mutant(
+        "an attempt that begins during the release of a lost one is released", "runner/runyard/worker/lost_tasks.py",
+        "            if not self._has_task(attempt):", "            if True:",
+        "tests/unit/worker/test_lost_tasks.py",
+    ),
 )  # fmt: skip
