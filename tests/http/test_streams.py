@@ -336,6 +336,34 @@ async def test_reader_that_leaves_as_the_run_ends_is_no_failure(app: FastAPI, cl
     assert (await client.run("t", "r")).status is RunStatus.COMPLETED
 
 
+STARTED: tuple[str, dict[str, Any]] = ("run.started", {"attempt": 1})
+SUSPENDED: tuple[str, dict[str, Any]] = ("run.suspended", {"status": "suspended", "request_ids": ["q"]})
+RESUMED: tuple[str, dict[str, Any]] = ("run.resumed", {"attempt": 1, "message_id": None})
+
+
+@pytest.mark.parametrize(("events", "times"), [((STARTED, SUSPENDED), 0), ((STARTED, SUSPENDED, RESUMED), 1)])
+async def test_reader_that_leaves_a_run_that_went_on_cancels_it(events: Any, times: int) -> None:
+    """H5, R10: a run that was answered before its stream ended goes on in it, and is cancelled. A run that waits is not."""
+    sent, reader, cancelled = asyncio.Event(), Reader(), list[str]()
+
+    async def entries() -> AsyncGenerator[Entry]:
+        for n, (kind, data) in enumerate(events, 1):
+            yield Entry(None, Event(id=f"1-{n}", type=kind, thread_id="t", run_id="r", data=data))
+        sent.set()
+        await asyncio.Event().wait()
+
+    async def cancel() -> None:
+        cancelled.append("r")
+
+    seat = sse.StreamSlot(sse.Streams(BOUND, BOUND), nullcontext(), lambda: asyncio.sleep(0, True))
+    stream = sse.EventStream(entries(), seat, on_left=cancel)
+    async with asyncio.timeout(BOUND), asyncio.TaskGroup() as group:
+        group.create_task(stream({"type": "http"}, reader.receive, reader.send))
+        await sent.wait()
+        reader.left.set()
+    assert len(cancelled) == times
+
+
 async def test_the_stream_of_a_thread_carries_all_its_runs(live: httpx.AsyncClient, worker: Worker) -> None:
     """E3: runs that come and go, in order and once each; and from any cursor on."""
     await live.post("/v1/threads/t/runs/wait", json={"message": "say before", "run_id": "r0"})

@@ -12,6 +12,7 @@ INTERIM: Final = f"{SQL}/interim_writes.sql"
 LUA: Final = "backends/runyard_backends/redis/lua"
 EXECUTION: Final = "runner/runyard/execution"
 CONTEXT: Final = f"{EXECUTION}/context.py"
+LOCAL: Final = "runner/runyard/agents/local_attempt.py"
 TRANSCRIPT: Final = f"{EXECUTION}/transcript.py"
 SUPPORT: Final = "runner/runyard/support"
 POSTGRES: Final = "tests/conformance/test_postgres.py"
@@ -162,5 +163,26 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
         "the error of a setting shows its value", f"{SUPPORT}/settings.py",
         "raise _configuration_error(cls, error) from None", "raise ValueError(str(error)) from error",
         "tests/unit/support/test_settings.py",
+    ),
+    mutant(
+        "the start of a step replaces the end of another step", LOCAL,
+        "        async with self._saving:\n            ledger =", "        if True:\n            ledger =",
+        "tests/unit/agents/test_local_runs.py", "-k", "start_of_a_step",
+    ),
+    mutant(
+        "an answer resumes a run that is being aborted", "runner/runyard/agents/agent.py",
+        "with self._active.begin():\n            async with self._store.own_thread() as local_thread:\n                for",
+        "if True:\n            async with self._store.own_thread() as local_thread:\n                for",
+        "tests/unit/agents/test_local_runs.py", "-k", "abort_and_an_answer",
+    ),
+    mutant(
+        "a run that was answered is not cancelled as its reader leaves", "api/runyard_api/http/sse.py",
+        "self.stopped = entry.event.type in STREAM_ENDS", "self.stopped = self.stopped or entry.event.type in STREAM_ENDS",
+        "tests/http/test_streams.py", "-k", "went_on_cancels_it",
+    ),
+    mutant(
+        "an attempt that begins during the release of a lost one is released", "runner/runyard/worker/lost_tasks.py",
+        "            if not self._has_task(attempt):", "            if True:",
+        "tests/unit/worker/test_lost_tasks.py",
     ),
 )  # fmt: skip

@@ -140,8 +140,8 @@ class TakenSlot(NamedTuple):
 class EventStream(Response):
     """Sends ``entries`` until they end or the reader disconnects.
 
-    ``on_left``: called if the reader disconnected before the end. ``place``: the id from which a reader continues if it has
-    received no entry.
+    ``on_left``: called if the reader disconnected while the run had not stopped. An answered or redriven run has continued.
+    ``place``: the id from which a reader continues if it has received no entry.
     """
 
     media_type = "text/event-stream"
@@ -161,6 +161,7 @@ class EventStream(Response):
         self.opening = RETRY if place is None else f"id: {place}\n".encode() + RETRY
         self.names: dict[str, object] = {}
         self.sent_at = 0.0
+        self.stopped = False  # whether the last event is an end or a suspension of the run
         self.framing = asyncio.Lock()  # comments are not sent between the pieces of an event
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -189,7 +190,7 @@ class EventStream(Response):
                 leaving.cancel()
                 await asyncio.wait((leaving,))
                 await self.entries.aclose()
-                if end.done() and end.result() and self.on_left is not None:
+                if end.done() and end.result() and self.on_left is not None and not self.stopped:
                     await self.on_left()
             await send({"type": "http.response.body", "body": b"", "more_body": False})
 
@@ -225,6 +226,7 @@ class EventStream(Response):
         sent = 0
         try:
             async for entry in self.entries:
+                self.stopped = entry.event.type in STREAM_ENDS
                 async with self.framing:
                     for piece in entry.frame():
                         await self._send(send, piece)
@@ -232,8 +234,6 @@ class EventStream(Response):
                             sent = 0
                             await asyncio.sleep(0)
                 metrics.STREAM_EVENTS.inc()
-                if entry.event.type in STREAM_ENDS and self.on_left is not None:
-                    self.on_left = None  # the run has stopped and cannot be cancelled
         except RunyardError as error:
             log.warning("stream_aborted", **self.names, error_code=error.code, error=error.message)
 

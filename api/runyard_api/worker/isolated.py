@@ -54,6 +54,8 @@ class Isolated:
         self._link = link
         self._parent = parent
         self._execution: Execution | None = None
+        self._stops: list[Stop] = []
+        """The stops of an attempt whose execution has not begun."""
         self._task: asyncio.Task[None] | None = None
         self._turned = time.monotonic()
         self._sending = threading.Lock()
@@ -61,9 +63,12 @@ class Isolated:
     def told(self, message: Order | Claim | Stop) -> None:
         """Execute the attempt of a claim, or stop the present attempt."""
         if isinstance(message, Claim):
+            self._stops = []  # later stops belong to this attempt
             self._task = asyncio.create_task(self._execute(message))
         elif isinstance(message, Stop) and self._execution is not None:
             self._execution.stop(message)
+        elif isinstance(message, Stop):
+            self._stops.append(message)
 
     async def turn(self) -> None:
         """Send :class:`Alive` every TURN_SECONDS until the worker has ended."""
@@ -92,6 +97,8 @@ class Isolated:
         try:
             services = replace(WorkerServices.of(self._app, self._backend, writer), on_used=count)
             self._execution = Execution(services, claim, nested=True)
+            for stop in self._stops:
+                self._execution.stop(stop)
             ended = await self._execution.run()
         except Exception as error:
             names = {"thread_key": claim.ref.thread_key, "run_id": claim.ref.run_id}

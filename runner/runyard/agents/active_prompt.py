@@ -23,8 +23,8 @@ class AgentState:
     ``active_run_id``: the id of the run that has begun and has not ended. The id stays set while the run streams, and while
     the run waits for a human. The id also stays set after an error, because the run can then be resumed. The id becomes None
     when the run completes, is aborted, or ends with an incomplete tool cycle (R8). ``is_streaming``: whether the agent
-    executes a prompt. ``pending``: the questions to which the active run needs answers. ``messages``: the context of the last
-    run, then this run's own messages.
+    executes a prompt, or aborts a run. ``pending``: the questions to which the active run needs answers. ``messages``: the
+    context of the last run, then this run's own messages.
     """
 
     active_run_id: str | None = None
@@ -42,21 +42,17 @@ class ActivePrompt:
         self._over: asyncio.Event | None = None
         self._aborting = False
 
-    def check_idle(self) -> None:
-        """Raise ThreadBusyError if a prompt is being executed."""
-        if self._state.is_streaming:
-            raise ThreadBusyError(
-                f"run {self._state.active_run_id} of this agent is being executed; await it first",
-                run_id=self._state.active_run_id,
-            )
-
     @contextmanager
     def begin(self) -> Iterator[None]:
         """Mark the agent as streaming, before the agent calls the store.
 
         Raise ThreadBusyError if the agent is already streaming.
         """
-        self.check_idle()
+        if self._state.is_streaming:
+            raise ThreadBusyError(
+                f"run {self._state.active_run_id} of this agent is being executed; await it first",
+                run_id=self._state.active_run_id,
+            )
         self._state.is_streaming, self._over, self._aborting = True, asyncio.Event(), False
         try:
             yield

@@ -271,18 +271,20 @@ class Agent:
         """Cancel the run that waits for a human (H8). The human gives no answer, and no model is called.
 
         Each open tool call gets the error result "aborted: …". An assistant message then says that the run stopped. The
-        conversation can continue. A second call does nothing."""
+        conversation can continue. A second call does nothing.
+
+        Raises ThreadBusyError while another call of this object executes or aborts a run."""
         if isinstance(self.channel, InMemoryChannel):
             for request in self.channel.pending:
                 self.channel.cancel(request.request_id, f"aborted: {reason}")
             return
-        self._active.check_idle()
-        async with self._store.own_thread() as local_thread:
-            for run_id in dict.fromkeys(request.run_id for request in await local_thread.pending()):
-                await local_thread.requests.abort_pending(local_thread.thread_id, reason, run_id=run_id)
-                self.state.pending = []
-                if self.state.active_run_id == run_id:
-                    self.state.active_run_id = None
+        with self._active.begin():
+            async with self._store.own_thread() as local_thread:
+                for run_id in dict.fromkeys(request.run_id for request in await local_thread.pending()):
+                    await local_thread.requests.abort_pending(local_thread.thread_id, reason, run_id=run_id)
+                    self.state.pending = []
+                    if self.state.active_run_id == run_id:
+                        self.state.active_run_id = None
 
     async def abort(self) -> None:
         """Stop the prompt that is being executed, and wait for its end. Do nothing if no prompt is being executed.

@@ -61,7 +61,7 @@ class InMemoryChannel:
     @property
     def pending(self) -> list[HitlRequest]:
         """The pending questions, the oldest first."""
-        return [waiting.request for waiting in self._waiting.values()]
+        return [waiting.request for waiting in self._pending().values()]
 
     def subscribe(self, listener: Callable[[HitlRequest], None]) -> Unsubscribe:
         """Call ``listener`` with each question when it is asked. Return a function that ends the subscription."""
@@ -130,21 +130,24 @@ class InMemoryChannel:
         return waiting.answer
 
     def _choose(self, request_id: str | None) -> _Waiting:
-        if not self._waiting:
+        pending = self._pending()
+        if not pending:
             raise HitlNoPendingRequestError("no request is pending on this channel", request_id=request_id)
-        if request_id is None and len(self._waiting) > 1:
-            raise HitlAmbiguousError(
-                f"{len(self._waiting)} requests are pending; give a request_id", request_ids=[*self._waiting]
-            )
+        if request_id is None and len(pending) > 1:
+            raise HitlAmbiguousError(f"{len(pending)} requests are pending; give a request_id", request_ids=[*pending])
         if request_id is None:
-            return next(iter(self._waiting.values()))
-        if request_id not in self._waiting:
+            return next(iter(pending.values()))
+        if request_id not in pending:
             raise HitlStaleAnswerError(
-                f"request {request_id} is not pending; pending: {', '.join(self._waiting)}",
+                f"request {request_id} is not pending; pending: {', '.join(pending)}",
                 request_id=request_id,
-                pending=[*self._waiting],
+                pending=[*pending],
             )
-        return self._waiting[request_id]
+        return pending[request_id]
+
+    def _pending(self) -> dict[str, _Waiting]:
+        """Return the questions whose askers wait. A cancelled asker leaves its question in ``_waiting`` until its task runs."""
+        return {request_id: waiting for request_id, waiting in self._waiting.items() if not waiting.answer.done()}
 
 
 Channel: TypeAlias = InMemoryChannel | CheckpointedChannel

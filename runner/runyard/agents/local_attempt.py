@@ -104,6 +104,8 @@ class LocalAttemptStore:
         self._data = data
         self.messages = messages
         self.before = sum(message.run_id != run_id for message in messages)
+        self._saving = asyncio.Lock()
+        """Held from the read to the write of the records of the steps. A write replaces the records of all steps."""
 
     async def context(self) -> list[Message]:
         return [*self.messages]
@@ -128,14 +130,16 @@ class LocalAttemptStore:
         return own
 
     async def start_step(self, key: str, *, input: str | None = None) -> Step | None:
-        ledger = await self._local_thread.ledger(self._run_id, await self._local_thread.load())
-        if key in ledger.steps:
-            return ledger.steps[key]
-        await self._local_thread.save_step(self._run_id, Step(key, done=False))
-        return None
+        async with self._saving:
+            ledger = await self._local_thread.ledger(self._run_id, await self._local_thread.load())
+            if key in ledger.steps:
+                return ledger.steps[key]
+            await self._local_thread.save_step(self._run_id, Step(key, done=False))
+            return None
 
     async def finish_step(self, key: str, result: Any, *, usage: Usage | None = None) -> None:
-        await self._local_thread.save_step(self._run_id, Step(key, done=True, result=result))
+        async with self._saving:
+            await self._local_thread.save_step(self._run_id, Step(key, done=True, result=result))
 
 
 class LocalContext(RunContext):

@@ -29,7 +29,8 @@ class LostTaskDetector:
         """Compare the worker's attempts in the store with its tasks."""
         suspects = {attempt for attempt in await self._backend.workers.running(worker_id) if not self._has_task(attempt)}
         for attempt in suspects & self._suspects:
-            await self._release(attempt, worker_id)
+            if not self._has_task(attempt):  # it may have begun during the release before it
+                await self._release(attempt, worker_id)
         self._suspects = suspects - self._suspects
 
     def _has_task(self, attempt: AttemptToken) -> bool:
