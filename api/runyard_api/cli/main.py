@@ -104,7 +104,7 @@ def root(
     if namespace is not None:
         context.with_resource(_in_namespace(namespace))
     context.obj = deployment.Target(url, redis, tenant, namespace, api_key)
-    if "--owned" not in sys.argv:  # the command that started this process has said it
+    if not (context.invoked_subcommand in ("worker", "api") and "--owned" in sys.argv):  # `dev`, which started it, has said it
         for sentence in variables.unknown():
             output.say(f"runyard: {sentence}")
 

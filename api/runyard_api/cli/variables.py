@@ -4,13 +4,14 @@ command."""
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from difflib import get_close_matches
 from io import StringIO
 from typing import Final
 
-from dotenv import dotenv_values
+from dotenv.parser import parse_stream
 
 from runyard.errors import InvalidInputError
 from runyard.support import env_file
@@ -45,19 +46,24 @@ OTHER: Final[Mapping[str, tuple[str, str]]] = {
 OF_TOOLS: Final = (f"{PREFIX}TEST_", f"{PREFIX}GROWTH_", f"{PREFIX}BENCH_")
 """The prefixes of the variables of runyard's own tests and benchmarks."""
 OF_SERVICE: Final = "_SERVICE_HOST"
-"""The end of a variable that Kubernetes sets for a service. The other variables of the service have the same beginning."""
+"""The end of a variable that Kubernetes sets for each service. It sets more variables with the same beginning."""
+_OF_SERVICE: Final = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_[A-Z]+(?:_(?:PROTO|PORT|ADDR))?)?)$")
 
 
 def unknown() -> Iterator[str]:
     """Yield a sentence about each variable of the environment and of ``.env`` that begins with ``RUNYARD_`` and has no effect.
 
-    The sentence names the variable and the known variable with the most similar name. It does not contain the value."""
+    The sentence names the variable and the known variable with the most similar name. It does not contain the value. A name
+    with other characters than letters, digits and underscores is left out, because it may contain a value.
+    """
     known = {settings.variable(name) for settings in SETTINGS for name in settings.model_fields} | OTHER.keys()
     names = {*os.environ, *_in_file()}
-    services = tuple(f"{name.removesuffix(OF_SERVICE)}_" for name in names if name.endswith(OF_SERVICE))
+    services = {name.removesuffix(OF_SERVICE) for name in names if name.endswith(OF_SERVICE)}
     for name in sorted(names):
         found = name.upper()
-        if found.startswith(PREFIX) and found not in known and not name.startswith((*OF_TOOLS, *services)):
+        if not (found.startswith(PREFIX) and re.fullmatch(r"\w+", name, re.ASCII)) or found in known:
+            continue
+        if not name.startswith(OF_TOOLS) and _OF_SERVICE.sub("", name) not in services:
             own = (each.removeprefix(PREFIX) for each in known)
             similar = get_close_matches(found.removeprefix(PREFIX), own, n=1)
             meant = f"; did you mean {PREFIX}{similar[0]}?" if similar else ""
@@ -65,8 +71,14 @@ def unknown() -> Iterator[str]:
 
 
 def _in_file() -> set[str]:
-    """Return the names of the variables in ``.env``. The readers of the values report a file that cannot be read."""
+    """Return the names of the variables in ``.env``, without lines that have no ``=``.
+
+    If a line of the file cannot be parsed, return no names, because a later line may be part of a value. The readers of the
+    values report a file that cannot be read.
+    """
     with suppress(InvalidInputError):
         if (found := env_file.read()) is not None:
-            return {*dotenv_values(stream=StringIO(found[0]), interpolate=False)}
+            lines = [*parse_stream(StringIO(found[0]))]
+            if not any(line.error for line in lines):
+                return {line.key for line in lines if line.key and line.value is not None}
     return set()

@@ -92,3 +92,41 @@ def test_a_process_of_dev_leaves_it_to_dev(owned: bool) -> None:
         said = process.stderr.read()
     assert ("RUNYARD_QUEUE " in said) is not owned
     assert "no.module" in said and VALUE not in said
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"RUNYARD_POSTGRES_URL:postgresql://u:{VALUE}@h/db\n",
+        f"RUNYARD_X{VALUE}\n",
+        f"RUNYARD_API_KEY='abc\nRUNYARD_{VALUE}=\n",
+        f"RUNYARD_A {VALUE}=x\n",
+    ],
+)
+def test_a_name_that_may_contain_a_value_is_not_named(text: str, folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """A2: a line without `=`, and a line of a value whose quote is not closed."""
+    (folder / ".env").write_text(text)
+    assert list(variables.unknown()) == []
+    assert VALUE not in "".join(capfd.readouterr())
+
+
+def test_a_service_of_kubernetes_hides_no_other_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("SERVICE_HOST", "PORT", "SERVICE_PORT_HTTP", "PORT_80_TCP_ADDR", "QUEUE"):
+        monkeypatch.setenv(f"RUNYARD_{name}", VALUE)
+    assert [sentence.split()[2] for sentence in variables.unknown()] == ["RUNYARD_QUEUE"]
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", "2>&{pipe}"])
+def test_an_unreadable_standard_error_changes_nothing(redirection: str, folder: Path) -> None:
+    """The command still does its work, and its standard output has only its answer."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = f"exec {sys.executable} -P -m runyard_api.cli init project {redirection.format(pipe=writer)}"
+    environment = {**os.environ, "RUNYARD_QUEUE": VALUE}
+    try:
+        done = subprocess.run(
+            ["bash", "-c", command], env=environment, stdout=subprocess.PIPE, text=True, check=True, pass_fds=(writer,)
+        )
+    finally:
+        os.close(writer)
+    assert (folder / "project" / "app.py").exists() and "is unknown" not in done.stdout

@@ -8,9 +8,11 @@ their place. JSON escapes them.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any, Final, TextIO
 from urllib.parse import urlsplit, urlunsplit
 
@@ -100,12 +102,23 @@ def escape_lines(text: str) -> str:
 
 def say(text: str) -> None:
     """Print one line of plain text on standard error."""
-    print(one_line(text), file=sys.stderr)
+    _print_aside(one_line(text))
 
 
 def say_lines(text: str) -> None:
     """Print plain text of several lines on standard error."""
-    print(legible(text).rstrip("\n"), file=sys.stderr)
+    _print_aside(legible(text).rstrip("\n"))
+
+
+def _print_aside(text: str) -> None:
+    """Print on standard error. If nobody can read it, the command and its exit code stay the same."""
+    if sys.stderr is None:  # closed before the start of Python
+        return
+    try:
+        print(text, file=sys.stderr, flush=True)
+    except OSError:
+        with Path(os.devnull).open("w") as nowhere:  # Python would print the text again at its end, and end with the code 120
+            os.dup2(nowhere.fileno(), sys.stderr.fileno())
 
 
 def print_lines(text: str) -> None:
