@@ -146,12 +146,12 @@ PLAIN_RUNS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a batch makes a thread that has runs of a host", THREADS,
-        " AND unadmitted.one IS NULL\n", "\n",
+        " OR unadmitted.one IS NOT NULL", "",
         PLAIN_TESTS, "-k", "runs_of_a_host",
     ),
     mutant(
         "a batch makes a thread whose predecessor is being removed", THREADS,
-        " AND removed.one IS NULL", "",
+        "removed.one IS NOT NULL OR ", "",
         PLAIN_TESTS, "-k", "removal",
     ),
 )  # fmt: skip

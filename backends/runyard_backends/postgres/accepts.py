@@ -72,7 +72,7 @@ class Accepts:
         existing = await self._existing(requests, sent)
         outcomes: list[Accepted | RunyardError] = []
         since = monotonic()
-        with held_back(len(requests)):
+        with held_back(len(requests), made=0) as pause:
             for request, future in zip(requests, sent, strict=True):
                 try:
                     if isinstance(future, RunyardError):
@@ -83,7 +83,7 @@ class Accepts:
                 except Exception as error:  # raised, it would hide the outcomes of the other prompts
                     log.error("accept_failed", thread_id=request.thread_id, run_id=request.run_id, exc_info=error)
                     outcomes.append(RunyardError(f"the prompt was not accepted because of {type(error).__name__}; see the log"))
-                since = await turn(since)
+                since = await pause.turn(since)
         return outcomes
 
     async def _existing(
@@ -172,13 +172,13 @@ async def _encoded(requests: Sequence[AcceptRequest], series: PromptSeries) -> l
     """Return the ``runyard.request`` of each request of a call, or the error of a wrong value."""
     since = monotonic()
     items: list[Encoded | RunyardError] = []
-    with held_back(len(requests)):
+    with held_back(len(requests), made=0) as pause:
         for request in requests:
             try:
                 items.append(encoded(request, series))
             except RunyardError as error:
                 items.append(error)
-            since = await turn(since)
+            since = await pause.turn(since)
     return items
 
 

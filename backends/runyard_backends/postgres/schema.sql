@@ -2678,8 +2678,10 @@ FUNCTION runyard.make_thread(for_tenant text, thread_id text, of_agent text) RET
 -- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
 FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[];
 
--- Make and return the missing threads of plain requests, in the order of their ids, so that batches cannot deadlock. A thread gets the
--- agent of its first request. The function leaves out threads with unadmitted runs, and ids of threads that are still being removed.
+-- Make and return the missing threads of plain requests, in the order of their ids. Raise lock_not_available, which undoes the call, if a
+-- thread with such an id is still being removed, or if a host's run waits for it. A thread gets the agent of its first request. This is
+-- checked after the insert, because the insert may wait for other transactions that make the same threads. If two transactions wait for
+-- each other, lock_timeout ends one of the waits.
 FUNCTION runyard.make_threads(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.threads;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise a new run could not be

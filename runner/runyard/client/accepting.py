@@ -15,7 +15,6 @@ from ..ports.results import Accepted, outage_of
 from ..ports.scheduling import Effects
 from ..support import tracing
 from ..support.garbage_collector import held_back
-from ..support.turns import turn
 from .apply_effects import apply_effects
 from .host_connections import opened
 from .prompts import Prompt, accept_request_of
@@ -85,10 +84,10 @@ async def _requests_of(prompts: Sequence[Prompt], namespace: str) -> list[Accept
     """
     checked: list[AcceptRequest | RunyardError] = []
     since = monotonic()
-    with held_back(len(prompts)):
+    with held_back(len(prompts)) as pause:
         for prompt in prompts:
             checked.append(_request_of(prompt, namespace))
-            since = await turn(since)
+            since = await pause.turn(since)
     return checked
 
 
@@ -102,7 +101,7 @@ async def _accept_part(
             request.record(app_version=client.app_version, trace_context=context)
         accepted = await client.backend.runs.accept_many(requests, series) if requests else []
         effects = Effects()
-        with held_back(len(accepted)):
+        with held_back(len(accepted), made=0):
             for one in accepted:
                 if isinstance(one, Accepted):
                     effects += one.effects

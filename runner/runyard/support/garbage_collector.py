@@ -12,6 +12,8 @@ import gc
 from collections.abc import Iterator
 from typing import Final
 
+from .turns import is_due, turn
+
 MIN_VALUES: Final = 1_000
 """Minimum number of values for which :func:`held_back` pauses the collector."""
 FULL_COLLECTION_VALUES: Final = 100_000
@@ -32,20 +34,39 @@ def settle() -> None:
     gc.set_threshold(SETTLED_THRESHOLD, *gc.get_threshold()[1:])
 
 
-@contextlib.contextmanager
-def held_back(values: int) -> Iterator[None]:
-    """Pause the collector inside the ``with`` block.
+class Pause:
+    """A pause of the collector. ``active``: whether the collector is paused."""
 
-    ``values``: the number of messages or prompts that the block makes or encodes.
+    def __init__(self, active: bool) -> None:
+        self._active = active
+
+    async def turn(self, since: float) -> float:
+        """Let the event loop run as :func:`~.turns.turn` does, with the collector in its usual state."""
+        if not self._active or not is_due(since):
+            return await turn(since)
+        _grow_old(0)
+        gc.enable()
+        try:
+            return await turn(since)
+        finally:
+            gc.disable()
+
+
+@contextlib.contextmanager
+def held_back(values: int, *, made: int | None = None) -> Iterator[Pause]:
+    """Pause the collector inside the ``with`` block. The block awaits only :meth:`Pause.turn`.
+
+    ``values``: the number of messages or prompts that the block makes or encodes. ``made``: the number of them that the block
+    makes, by default all of them.
     """
     if values < MIN_VALUES or not gc.isenabled():
-        yield
+        yield Pause(False)
         return
     gc.disable()
     try:
-        yield
+        yield Pause(True)
     finally:
-        _grow_old(values)
+        _grow_old(values if made is None else made)
         gc.enable()
 
 

@@ -15,7 +15,12 @@ async def turn(since: float) -> float:
 
     ``since``: the time of the last turn, of :func:`time.monotonic`.
     """
-    if monotonic() - since <= SLICE_SECONDS:
+    if not is_due(since):
         return since
     await asyncio.sleep(0)
     return monotonic()
+
+
+def is_due(since: float) -> bool:
+    """Return whether the last turn of the event loop, at the time ``since``, was more than SLICE_SECONDS ago."""
+    return monotonic() - since > SLICE_SECONDS

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from typing import TypeAlias
 
 import asyncpg
 import pytest
@@ -24,6 +26,10 @@ BLOCKS = """
 SELECT sum(heap_blks_hit + heap_blks_read + idx_blks_hit + idx_blks_read) FROM pg_statio_user_tables
 WHERE schemaname = 'runyard'
 """
+
+WAITS = "SELECT wait_event_type = 'Lock' FROM pg_stat_activity WHERE pid = $1"
+Waiting: TypeAlias = tuple[asyncpg.Connection, Callable[[], Awaitable[list[bool]]]]
+"""A free connection, and a function that ends the wait and says which prompts were accepted."""
 
 numbers: Iterator[int] = itertools.count()
 
@@ -122,8 +128,9 @@ async def test_a_batch_gives_a_thread_its_agent(connection: asyncpg.Connection) 
     assert [row["agent"] for row in agents] == ["support", "support", None]
 
 
-async def accept(connection: asyncpg.Connection, *requests: AcceptRequest) -> list[asyncpg.Record]:
-    return await connection.fetch(statements()["accept"], "", [codec.run_request(request) for request in requests], 1000)
+async def accept(connection: asyncpg.Connection, *requests: AcceptRequest, patience: int = 1000) -> list[asyncpg.Record]:
+    rows = [codec.run_request(request) for request in requests]
+    return await connection.fetch(statements()["accept"], "", rows, patience)
 
 
 def prompt(thread: str, run: str, agent: str | None = None) -> AcceptRequest:
@@ -132,7 +139,7 @@ def prompt(thread: str, run: str, agent: str | None = None) -> AcceptRequest:
 
 async def test_a_batch_makes_its_threads_as_single_prompts_do(connection: asyncpg.Connection) -> None:
     """R1: the agents of threads and runs, the lanes and the jobs."""
-    agents = (("a", None, "b"), (None, "a", None), (None, None, None))
+    agents = itertools.product((None, "a", "ns/", "ns/b"), repeat=3)
     prompts = [prompt(f"t{n}", f"r{m}", agent) for n, three in enumerate(agents) for m, agent in enumerate(three)]
     query = """
         SELECT t.agent AS of_thread, r.agent, r.queue, r.lane, r.status, r.lane_seq IS NOT NULL AS admitted, b.lane AS of_branch
@@ -172,6 +179,49 @@ async def test_a_batch_waits_for_the_removal_of_a_thread(connection: asyncpg.Con
     )
     rows = await accept(connection, prompt("t", "r"), prompt("u", "r"))
     assert {row["n"]: row["refused"] is None for row in rows} == {1: False, 2: True}
+
+
+@pytest.fixture
+async def waiting(postgres_url: str, connection: asyncpg.Connection) -> AsyncIterator[Waiting]:
+    """A batch for the threads `a` and `z` that waits for another transaction, which makes the thread `a`."""
+    other, watcher = await asyncpg.connect(postgres_url), await asyncpg.connect(postgres_url)
+    transaction = other.transaction()
+    await transaction.start()
+    await accept(other, prompt("a", "x"))
+    prompts = prompt("a", "r"), prompt("z", "r", "b"), prompt("z", "r2")
+    batch = asyncio.ensure_future(accept(connection, *prompts, patience=60_000))
+    while not await watcher.fetchval(WAITS, connection.get_server_pid()):
+        pass
+
+    async def outcome() -> list[bool]:
+        await transaction.rollback()
+        return [row["refused"] is None for row in sorted(await batch, key=lambda row: row["n"])]
+
+    yield watcher, outcome
+    await watcher.close()
+    await other.close()
+
+
+async def test_a_thread_that_is_deleted_during_the_wait_of_a_batch(waiting: Waiting) -> None:
+    """H8: a prompt of the new thread is no repetition of a run of the deleted thread."""
+    meanwhile, outcome = waiting
+    await accept(meanwhile, prompt("z", "r", "b"))
+    await meanwhile.execute("""
+        WITH gone AS (UPDATE runyard.threads SET deleted_at = now() WHERE thread_id = 'z' RETURNING thread_key)
+        INSERT INTO runyard.removals (thread_key, tenant, thread_id, erase, runs_hidden)
+        SELECT thread_key, '', 'z', false, false FROM gone
+    """)
+    assert await outcome() == [True, False, False]
+
+
+async def test_a_run_that_a_host_accepts_during_the_wait_of_a_batch(waiting: Waiting) -> None:
+    """R2, L3: the host's run is first, and its agent is that of the thread."""
+    meanwhile, outcome = waiting
+    await meanwhile.execute("SELECT runyard.accept('z', 'hi', run_id => 'hosted', agent => 'a')")
+    assert await outcome() == [True, True, True]
+    lane = "SELECT run_id FROM runyard.live_runs WHERE thread_id = 'z' ORDER BY lane_seq"
+    assert [row["run_id"] for row in await meanwhile.fetch(lane)] == ["hosted", "r", "r2"]
+    assert await meanwhile.fetchval("SELECT agent FROM runyard.threads WHERE thread_id = 'z'") == "a"
 
 
 async def test_a_thread_that_another_transaction_makes_delays_only_itself(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import subprocess
 import sys
 
 import pytest
 
+from runyard.support import turns
 from runyard.support.garbage_collector import FULL_COLLECTION_VALUES, MIN_VALUES, held_back
 
 PROGRAM = """
@@ -55,3 +57,23 @@ def test_the_collector_is_as_it_was() -> None:
         assert not gc.isenabled()
     finally:
         gc.enable()
+
+
+async def test_other_tasks_run_with_the_collector_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A host's task may start a process or measure memory. After an error the collector is on."""
+    monkeypatch.setattr(turns, "SLICE_SECONDS", 0.0)
+    seen: list[bool] = []
+
+    async def other() -> None:
+        for _ in range(3):
+            seen.append(gc.isenabled())
+            await asyncio.sleep(0)
+
+    task = asyncio.create_task(other())
+    with pytest.raises(ZeroDivisionError), held_back(MIN_VALUES) as pause:
+        for _ in range(4):
+            await pause.turn(0.0)
+            assert not gc.isenabled()
+        raise ZeroDivisionError
+    await task
+    assert gc.isenabled() and seen == [True] * 3

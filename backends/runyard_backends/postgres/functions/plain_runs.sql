@@ -42,7 +42,7 @@ BEGIN
         INTO keys, ids, agents, floors FROM runyard.make_threads(for_tenant, requests) t;
     END IF;
     IF array_position(agents, NULL) IS NOT NULL THEN
-        named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.is_agent(runyard.agent_of(q.agent, NULL)));
+        named := ARRAY(SELECT q.thread_id FROM unnest(requests) q WHERE runyard.agent_of(q.agent, NULL) IS NOT NULL);
     END IF;
     ignored := set_config('lock_timeout', '5ms', true); -- see accept_and_admit
     FOR a IN

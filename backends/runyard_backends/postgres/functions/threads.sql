@@ -102,32 +102,45 @@ BEGIN
     RETURN locked;
 END $$;
 
--- Make and return the missing threads of plain requests, in the order of their ids, so that batches cannot deadlock. A thread gets the
--- agent of its first request. The function leaves out threads with unadmitted runs, and ids of threads that are still being removed.
+-- Make and return the missing threads of plain requests, in the order of their ids. Raise lock_not_available, which undoes the call, if a
+-- thread with such an id is still being removed, or if a host's run waits for it. A thread gets the agent of its first request. This is
+-- checked after the insert, because the insert may wait for other transactions that make the same threads. If two transactions wait for
+-- each other, lock_timeout ends one of the waits.
 CREATE OR REPLACE FUNCTION runyard.make_threads(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.threads
 LANGUAGE plpgsql AS $$
+DECLARE
+    t runyard.threads;
+    ids text[] := '{}';
 BEGIN
-    RETURN QUERY
-    WITH missing AS MATERIALIZED (
-        SELECT DISTINCT ON (q.thread_id) q.thread_id, q.agent
-        FROM unnest(requests) WITH ORDINALITY q
-        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id
-                           AND x.deleted_at IS NULL LIMIT 1) existing ON true
-        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = q.thread_id
+    FOR t IN
+        WITH missing AS MATERIALIZED (
+            SELECT DISTINCT ON (q.thread_id) q.thread_id, q.agent
+            FROM unnest(requests) WITH ORDINALITY q
+            LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = q.thread_id
+                               AND x.deleted_at IS NULL LIMIT 1) existing ON true
+            WHERE existing.one IS NULL
+            ORDER BY q.thread_id, q.ordinality
+        ), made AS (
+            INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent)
+            SELECT for_tenant, m.thread_id, nextval('runyard.branch_numbers'), nullif(runyard.agent_of(coalesce(m.agent, '/'), NULL), '/')
+            FROM missing m ORDER BY m.thread_id
+            ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.*
+        ), branch AS (
+            INSERT INTO runyard.branches (branch_id, thread_key, lane) SELECT m.head_branch, m.thread_key, '' FROM made m
+        )
+        SELECT m.* FROM made m
+    LOOP
+        ids := ids || t.thread_id;
+        RETURN NEXT t;
+    END LOOP;
+    IF EXISTS (
+        SELECT 1 FROM unnest(ids) i(thread_id)
+        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.removals s WHERE s.tenant = for_tenant AND s.thread_id = i.thread_id
                            AND NOT s.runs_hidden LIMIT 1) removed ON true
-        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.runs u WHERE u.tenant = for_tenant AND u.thread_id = q.thread_id
+        LEFT JOIN LATERAL (SELECT 1 AS one FROM runyard.runs u WHERE u.tenant = for_tenant AND u.thread_id = i.thread_id
                            AND u.lane_seq IS NULL LIMIT 1) unadmitted ON true
-        WHERE existing.one IS NULL AND removed.one IS NULL AND unadmitted.one IS NULL
-        ORDER BY q.thread_id, q.ordinality
-    ), made AS (
-        INSERT INTO runyard.threads AS x (tenant, thread_id, head_branch, agent)
-        SELECT for_tenant, m.thread_id, nextval('runyard.branch_numbers'), nullif(runyard.agent_of(coalesce(m.agent, '/'), NULL), '/')
-        FROM missing m ORDER BY m.thread_id
-        ON CONFLICT (tenant, thread_id) WHERE deleted_at IS NULL DO NOTHING RETURNING x.*
-    ), branch AS (
-        INSERT INTO runyard.branches (branch_id, thread_key, lane) SELECT m.head_branch, m.thread_key, '' FROM made m
-    )
-    SELECT m.* FROM made m;
+        WHERE removed.one IS NOT NULL OR unadmitted.one IS NOT NULL
+    ) THEN RAISE lock_not_available; END IF;
 END $$;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise a new run could not be
