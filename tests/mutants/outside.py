@@ -486,7 +486,7 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/integration/redis/test_events.py", "-k", "held_as_json",
     ),
     mutant(
-        "a slow reader of a thread holds any number of bytes", "runner/runyard/events/thread_stream.py",
+        "a slow reader of a thread holds any number of bytes", "runner/runyard/events/unread.py",
         "while self._text and self._text + text > MAX_UNREAD_CHARACTERS:", "while False:",
         "tests/unit/events/test_thread_stream.py", "-k", "bounded_in_text",
     ),

@@ -17,14 +17,14 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..domain.events import Event, SealedEvent, ThreadEvent
+from ..domain.events import Event, ThreadEvent
 from ..domain.runs import Run
-from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import ENDED, RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from ..ports.queries import PageRequest, RunFilter
 from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, with_silence
 from .thread_cursor import MAX_CURSOR_BYTES, KnownRun, ThreadCursor
+from .unread import Unread
 
 if TYPE_CHECKING:
     from ..ports.stores import Backend
@@ -41,17 +41,6 @@ MAX_RUNS_TAKEN_UP: Final = 500
 
 The kinds are running runs, waiting runs, and ended runs whose end was not seen. If there are more runs of a kind, the reader
 sends a gap.
-"""
-MAX_UNREAD_EVENTS: Final = 100
-"""Maximum number of events, of all runs together, that wait for a slow reader.
-
-At this number, the tasks pause until the reader takes events.
-"""
-MAX_UNREAD_CHARACTERS: Final = 2**18
-"""Maximum number of characters in the events that wait for a slow reader. A single event may have more.
-
-The text of an event counts twice, because the event may also keep its JSON. A sealed event has only its JSON, which counts
-once.
 """
 
 
@@ -101,56 +90,6 @@ async def _key(backend: Backend, thread_id: str) -> int:
     if key is None:
         raise ThreadNotFoundError(f"there is no thread {thread_id!r}", thread_id=thread_id)
     return key
-
-
-class Unread:
-    """The queue of a reader. An entry is an event, or None as a request to list the runs.
-
-    ``put`` waits while the queue is full.
-    """
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[tuple[Event | None, int]] = asyncio.Queue(MAX_UNREAD_EVENTS)
-        self._text = 0
-        self._room = asyncio.Event()
-
-    async def put(self, event: Event | None) -> None:
-        text = _held(event) if event is not None else 0
-        while self._text and self._text + text > MAX_UNREAD_CHARACTERS:
-            self._room.clear()
-            await self._room.wait()
-        self._text += text
-        await self._queue.put((event, text))
-
-    @property
-    def waiting(self) -> int:
-        """The number of entries."""
-        return self._queue.qsize()
-
-    async def get(self) -> Event | None:
-        event, text = await self._queue.get()
-        self._text -= text
-        self._room.set()
-        return event
-
-
-def _held(event: Event) -> int:
-    """Return the approximate number of characters of ``event``."""
-    return len(event.to_json()) if isinstance(event, SealedEvent) else 2 * _text(event.data)
-
-
-def _text(data: JsonObject) -> int:
-    """Return the number of characters of text in ``data``."""
-    found, waiting = 0, list[JsonValue](data.values())
-    while waiting:
-        match waiting.pop():
-            case str() as text:
-                found += len(text)
-            case dict() as inner:
-                waiting += inner.values()
-            case list() as inner:
-                waiting += inner
-    return found
 
 
 class _Reader:

@@ -16,7 +16,8 @@ from runyard.domain.events import ThreadEvent
 from runyard.domain.states import RunStatus
 from runyard.events import thread_stream
 from runyard.events.thread_cursor import ThreadCursor
-from runyard.events.thread_stream import MAX_UNREAD_CHARACTERS, Unread, follow_thread
+from runyard.events.thread_stream import follow_thread
+from runyard.events.unread import MAX_UNREAD_CHARACTERS, Unread
 from runyard.models import Event, HitlRequest, JsonObject, Run
 from runyard.ports.commands import Write
 from runyard.ports.queries import PageRequest, RunFilter
