@@ -26,6 +26,8 @@ BOUNDS, READING, CURSOR, FETCHING, CODEC = (
     for name in ("domain/size_limits", "domain/json_text", "events/thread_cursor", "agents/downloads", "agents/message_codec")
 )
 POSTGRES: Final = "tests/conformance/test_postgres.py"
+REDRIVEN: Final = "tests/unit/events/test_thread_stream_redriven.py"
+THREAD_STREAM: Final = "runner/runyard/events/thread_stream.py"
 
 OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
@@ -479,6 +481,16 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "a thread's stream forgets what runs beside those that it follows", "runner/runyard/events/thread_stream.py",
         "        if again:\n", "        if False:\n",
         "tests/unit/events/test_thread_stream_bounds.py", "-k", "looked_at_soon",
+    ),
+    mutant(
+        "a thread's stream takes a failure for the last that a run says", CURSOR,
+        "if event.type in FINAL_ENDS:", "if event.type in (*FINAL_ENDS, \"run.failed\"):",
+        REDRIVEN, "-k", "completes_before or comes_back_at",
+    ),
+    mutant(
+        "a thread's stream keeps every run that failed", THREAD_STREAM,
+        "                del self.place.open[run.run_id]\n                self.read_up_to", "                self.read_up_to",
+        REDRIVEN, "-k", "leaves_the_cursor",
     ),
     mutant(
         "a slow reader holds large events decoded", "backends/runyard_backends/redis/events.py",

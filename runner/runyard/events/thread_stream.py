@@ -23,7 +23,7 @@ from ..domain.states import ENDED, RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from ..ports.queries import PageRequest, RunFilter
 from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, with_silence
-from .thread_cursor import MAX_CURSOR_BYTES, KnownRun, ThreadCursor
+from .thread_cursor import FINAL_ENDS, MAX_CURSOR_BYTES, KnownRun, ThreadCursor
 from .unread import Unread
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ class _Reader:
                     yield self.gap()
             if event is not None:
                 self.place.pass_by(event)
-                if event.type in ("run.completed", "run.cancelled"):  # runs with other ends can be redriven
+                if event.type in FINAL_ENDS:
                     self.read_up_to.pop(event.run_id, None)
                 yield ThreadEvent(self.cursor(), event)
 
@@ -177,6 +177,10 @@ class _Reader:
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
             last = self._last(run.run_id)
+            if run.ended and self.place.open.get(run.run_id) == last == run.event_id:  # it failed, and was not redriven
+                del self.place.open[run.run_id]
+                self.read_up_to.pop(run.run_id, None)
+                continue
             self.place.open.setdefault(run.run_id, "")
             self.known[run.run_id] = KnownRun.of(run)
             listed = _Listed.of(run)

@@ -1,0 +1,133 @@
+"""The stream of a thread whose runs fail, are redriven, or go on while their reader is slow (E1, E3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+
+from runyard.domain.events import ThreadEvent
+from runyard.domain.runs import ErrorInfo
+from runyard.events.thread_stream import follow_thread, thread_cursor
+from runyard.models import Run
+from runyard.ports.commands import Write
+from runyard.ports.refs import AttemptToken
+from runyard_backends.memory import connect
+from tests.unit.events.test_thread_stream import Stage
+
+BOUND = 10.0
+"""Seconds within which a test ends. A reader lists the runs on its own after longer."""
+
+
+class Redrives(Stage):
+    async def fail(self, attempt: AttemptToken, n: int) -> None:
+        await self.backend.runs.fail(Write(attempt=attempt, first_event=n), ErrorInfo(code="x", message="x"))
+        await self.tell(attempt, n, "run.failed")
+
+    async def redrive(self, run_id: str) -> AttemptToken:
+        """Redrive the run, and claim it."""
+        await self.client.redrive("t", run_id)
+        again = await self.claim(run_id)
+        await self.tell(again, 1, "run.started")
+        return again
+
+    async def completed(self, attempt: AttemptToken) -> None:
+        await self.complete(attempt)
+        await self.tell(attempt, 2, "run.completed")
+
+
+@pytest.fixture
+async def stage() -> Redrives:
+    return Redrives(await connect())
+
+
+async def others() -> None:
+    """Let the tasks of the reader run, as a socket does."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def events(
+    stream: AsyncGenerator[ThreadEvent], over: Callable[[ThreadEvent], bool], *, slow: bool = False
+) -> list[ThreadEvent]:
+    """Read the stream up to an event."""
+    seen = []
+    async for entry in stream:
+        seen.append(entry)
+        if over(entry):
+            break
+        if slow:
+            await others()
+    return seen
+
+
+def is_a(type: str, run_id: str = "r") -> Callable[[ThreadEvent], bool]:
+    return lambda entry: (entry.event.type, entry.event.run_id) == (type, run_id)
+
+
+def of(entries: list[ThreadEvent], run_id: str = "r") -> list[str]:
+    return [entry.event.type for entry in entries if entry.event.run_id == run_id]
+
+
+def before_the_first_read(stage: Stage, monkeypatch: pytest.MonkeyPatch, act: Callable[[], Any]) -> None:
+    """Act after the listing, before the task that follows a run reads it."""
+    read, acted = stage.backend.runs.run, list[bool]()
+
+    async def run(thread_id: str, run_id: str) -> Run | None:
+        if not acted:
+            acted.append(True)
+            await act()
+        return await read(thread_id, run_id)
+
+    monkeypatch.setattr(stage.backend.runs, "run", run)
+
+
+async def test_redriven_run_completes_before_its_failure_is_passed_on(stage: Redrives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E1: a later run has the highest fence by then, and the redriven run's end comes all the same."""
+    first = await stage.begin("r", parallel=True)
+    for n in range(2, 400):
+        await stage.tell(first, n, "message.delta")
+    before_the_first_read(stage, monkeypatch, lambda: stage.fail(first, 400))
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", look=0.2)) as stream:
+        for _ in range(5):
+            await anext(stream)
+        await stage.completed(await stage.redrive("r"))
+        await stage.begin("o", parallel=True)
+        seen = await events(stream, is_a("run.completed"), slow=True)
+    assert [type for type in of(seen) if type != "message.delta"] == [
+        "run.failed",
+        "run.queued",
+        "run.started",
+        "run.completed",
+    ]
+
+
+async def test_reader_that_comes_back_at_the_failure_sees_how_the_redriven_run_ended(stage: Redrives) -> None:
+    """E1: the run was redriven and completed below the highest fence that the cursor knows."""
+    await stage.client.enqueue("t", "x", "o", parallel=True)
+    first = await stage.begin("r", parallel=True)
+    begin = await thread_cursor(stage.backend, "t")
+    await stage.fail(first, 2)
+    await stage.completed(await stage.redrive("r"))
+    await stage.tell(await stage.claim("o"), 1, "run.started")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", begin)) as stream:
+        [*_, (cursor, _)] = await events(stream, is_a("run.failed"))
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor)) as stream:
+        assert of(await events(stream, is_a("run.completed"))) == ["run.queued", "run.started", "run.completed"]
+
+
+async def test_run_that_failed_leaves_the_cursor_and_the_memory_of_its_reader(stage: Redrives) -> None:
+    """E3: however many runs fail, a reader holds none of them."""
+    await stage.client.create_thread("t")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        lengths = []
+        for n in range(20):
+            following = asyncio.create_task(events(stream, is_a("run.failed", f"r{n:02}")))
+            await others()
+            await stage.fail(await stage.begin(f"r{n:02}"), 2)
+            [*_, (cursor, _)] = await following
+            lengths.append(len(cursor))
+    assert max(lengths[1:]) <= lengths[1] + 8
