@@ -493,6 +493,21 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         REDRIVEN, "-k", "leaves_the_cursor",
     ),
     mutant(
+        "a thread's stream does not look whether a run that stopped went on", THREAD_STREAM,
+        "        if live and not over:\n", "        if False:\n",
+        REDRIVEN, "-k", "followed_at_once or after_one_failed_read",
+    ),
+    mutant(
+        "a thread's stream lists the runs after each run", THREAD_STREAM,
+        "        if live and not over:\n", "        if live:\n",
+        REDRIVEN, "-k", "completion_none",
+    ),
+    mutant(
+        "a thread's stream reads again at once what it could not read", THREAD_STREAM,
+        "            if live:\n                await asyncio.sleep(RETRY_SECONDS)\n", "",
+        REDRIVEN, "-k", "after_one_failed_read",
+    ),
+    mutant(
         "a slow reader holds large events decoded", "backends/runyard_backends/redis/events.py",
         "    if payload is not None and len(payload) >= SEALED_BYTES:\n", "    if False:\n",
         "tests/integration/redis/test_events.py", "-k", "held_as_json",

@@ -279,9 +279,13 @@ class _Reader:
         """Pass on the run's events after the event ``last`` until the run stops.
 
         Without ``live``, pass on only the events that exist already. Return False if a read fails.
+
+        With ``live``, request a listing after the last event. The run may have continued since its state was read, and the
+        listings left it out meanwhile.
         """
         reading = follow_run if live else events_so_far
         gap: Event | None = None
+        whole, over = True, False
         try:
             async with aclosing(reading(self.backend, self.thread_id, run_id, last)) as events:
                 async for event in events:
@@ -293,10 +297,15 @@ class _Reader:
                         gap = None
                     if event.id is not None:
                         self.read_up_to[run_id] = event.id
+                    over = event.type in FINAL_ENDS
                     await self.arrived.put(event)
         except (BackendUnavailableError, RunNotFoundError):
-            return False  # the next listing has the run again, or shows that the thread was deleted
-        return True
+            whole = False  # the next listing has the run again, or shows that the thread was deleted
+            if live:
+                await asyncio.sleep(RETRY_SECONDS)
+        if live and not over:
+            await self.arrived.put(None)  # after this line, the task has ended when the listing begins
+        return whole
 
 
 class _Listed(NamedTuple):

@@ -11,10 +11,15 @@ import pytest
 
 from runyard.domain.events import ThreadEvent
 from runyard.domain.runs import ErrorInfo
+from runyard.domain.states import RunStatus
+from runyard.errors import BackendUnavailableError
+from runyard.events import thread_stream
 from runyard.events.thread_stream import follow_thread, thread_cursor
-from runyard.models import Run
+from runyard.models import HitlRequest, Run
 from runyard.ports.commands import Write
+from runyard.ports.queries import PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken
+from runyard.ports.results import Page
 from runyard_backends.memory import connect
 from tests.unit.events.test_thread_stream import Stage
 
@@ -91,7 +96,7 @@ async def test_redriven_run_completes_before_its_failure_is_passed_on(stage: Red
     for n in range(2, 400):
         await stage.tell(first, n, "message.delta")
     before_the_first_read(stage, monkeypatch, lambda: stage.fail(first, 400))
-    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", look=0.2)) as stream:
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
         for _ in range(5):
             await anext(stream)
         await stage.completed(await stage.redrive("r"))
@@ -131,3 +136,76 @@ async def test_run_that_failed_leaves_the_cursor_and_the_memory_of_its_reader(st
             [*_, (cursor, _)] = await following
             lengths.append(len(cursor))
     assert max(lengths[1:]) <= lengths[1] + 8
+
+
+async def test_run_that_resumes_while_its_reader_is_slow_is_followed_at_once(
+    stage: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3: the task that follows the run has read it as suspended, and still passes on what came before."""
+    attempt = await stage.begin("r")
+    for n in range(2, 400):
+        await stage.tell(attempt, n, "message.delta")
+
+    async def suspend() -> None:
+        await stage.backend.runs.suspend(Write(attempt=attempt, first_event=400), [HitlRequest(request_id="q")])
+        await stage.tell(attempt, 400, "hitl.requested")
+        await stage.tell(attempt, 401, "run.suspended")
+
+    before_the_first_read(stage, monkeypatch, suspend)
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        for _ in range(5):
+            await anext(stream)
+        await others()
+        await stage.client.respond("t", True, "q")
+        await stage.tell(await stage.claim("r"), 1, "run.resumed")
+        seen = await events(stream, is_a("run.resumed"), slow=True)
+    assert of(seen)[-3:] == ["hitl.requested", "run.suspended", "run.resumed"]
+
+
+async def test_run_is_followed_again_after_one_failed_read(stage: Redrives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E3: after a moment, though nothing else on the thread begins."""
+    monkeypatch.setattr(thread_stream, "RETRY_SECONDS", 0.05)
+    await stage.begin("r")
+
+    async def fail() -> None:
+        raise BackendUnavailableError("away for a moment")
+
+    before_the_first_read(stage, monkeypatch, fail)
+    since = asyncio.get_running_loop().time()
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        assert of(await events(stream, is_a("run.started"))) == ["run.queued", "run.started"]
+    assert asyncio.get_running_loop().time() - since > 0.04
+
+
+async def test_stop_of_a_run_costs_one_listing_and_its_completion_none(
+    stage: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E3: a run that stopped is not listed over and over, though it waits."""
+    listed, count = stage.backend.runs.runs, 0
+
+    async def runs(where: RunFilter, page: PageRequest) -> Page[Run]:
+        nonlocal count
+        count += where.status is RunStatus.RUNNING
+        return await listed(where, page)
+
+    attempt, other = await stage.begin("r"), await stage.begin("o", parallel=True)
+    monkeypatch.setattr(stage.backend.runs, "runs", runs)
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        begun = {"r", "o"}
+        while begun:
+            entry = await anext(stream)
+            begun -= {entry.event.run_id} if entry.event.type == "run.started" else set()
+        before = count
+        following = asyncio.create_task(events(stream, is_a("run.completed", "o")))
+        await others()
+        await stage.backend.runs.suspend(Write(attempt=attempt, first_event=2), [HitlRequest(request_id="q")])
+        await stage.tell(attempt, 2, "run.suspended")
+        await others()
+        assert count == before + 1
+        await stage.completed(other)
+        await following
+        following = asyncio.create_task(events(stream, is_a("run.queued", "last")))
+        await others()
+        assert count == before + 1
+        await stage.client.enqueue("t", "x", "last", parallel=True)
+        await following
