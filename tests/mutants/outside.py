@@ -469,12 +469,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a thread's stream says a run twice that ended during a listing", "runner/runyard/events/thread_stream.py",
-        "self.thread_id, run_id, last)", "self.thread_id, run_id, self._last(run_id))",
+        "run_id, None if skips else last)", "run_id, self._last(run_id))",
         "tests/unit/events/test_thread_stream.py", "-k", "ends_during",
     ),
     mutant(
         "a thread's stream takes a run that said nothing yet as read", "runner/runyard/events/thread_stream.py",
-        " and self._last(run.run_id):", ":",
+        "            if whole and (position(self._last(run.run_id)) or START)[1]:", "            if whole:",
         "tests/unit/events/test_thread_stream_bounds.py", "-k", "come_late",
     ),
     mutant(
@@ -496,6 +496,16 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "a thread's stream does not look whether a run that stopped went on", THREAD_STREAM,
         "        if live and not over:\n", "        if False:\n",
         REDRIVEN, "-k", "followed_at_once or after_one_failed_read",
+    ),
+    mutant(
+        "a thread's stream begins a redriven run again", CURSOR,
+        "return f\"{self.top}-0\" if redriven and self.since is None and self.top >= 0 else \"\"", "return \"\"",
+        REDRIVEN, "-k", "does_not_begin_again",
+    ),
+    mutant(
+        "a thread's stream does not read a run in turn again after a failed read", THREAD_STREAM,
+        "again |= not whole or run.status", "again |= run.status",
+        "tests/unit/events/test_thread_stream_by_chance.py",
     ),
     mutant(
         "a thread's stream lists the runs after each run", THREAD_STREAM,

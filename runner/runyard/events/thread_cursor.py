@@ -54,8 +54,9 @@ class ThreadCursor:
 
     ``top``: the highest fence that the reader saw. ``open``: the runs whose ends the reader has not seen. A run also stays in
     ``open`` after ``run.failed`` or ``run.dead``, until a listing shows that it was not redriven. The key is the run id. The
-    value is the id of the run's last event that the reader saw, or an empty text. ``since``: runs that were accepted
-    at this time or later may be missing in ``open``. ``since`` is None if no run is missing.
+    value is the id of the run's last event that the reader saw, or an empty text. The value ``<fence>-0`` means that the reader
+    saw the run's events up to this fence, and no later event. ``since``: runs that were accepted at this time or later may be
+    missing in ``open``. ``since`` is None if no run is missing.
     """
 
     top: int = -1
@@ -119,6 +120,15 @@ class ThreadCursor:
         else:
             self.open[event.run_id] = event.id
 
+    def beginning(self, run: Run) -> str:
+        """Return the value in ``open`` for a run that is missing in ``open`` and has events that the reader has not seen.
+
+        If no run was missing, the reader has seen all events of ``run`` up to ``top``. The run is then new, or it ended and was
+        redriven.
+        """
+        redriven = run.fence is not None and (run.fence > self.top or run.status is RunStatus.QUEUED)
+        return f"{self.top}-0" if redriven and self.since is None and self.top >= 0 else ""
+
     def left_behind(self, run: Run) -> bool:
         """Return whether the run has ended and the reader has seen its end."""
         end = position(run.event_id)
@@ -136,7 +146,7 @@ def _room(run_id: str, last: str) -> int:
 
 
 def _is_event_id(last: Any) -> bool:
-    """Return whether ``last`` is the id of an event, or the empty text."""
+    """Return whether ``last`` is the id of an event, ``<fence>-0``, or the empty text."""
     if not isinstance(last, str):
         return False
     return last == "" or (_EVENT_ID.fullmatch(last) is not None and max(position(last) or START) < MAX_NUMBER)

@@ -15,6 +15,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ..domain.events import Event, ThreadEvent
@@ -22,7 +23,7 @@ from ..domain.runs import Run
 from ..domain.states import ENDED, RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from ..ports.queries import PageRequest, RunFilter
-from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, with_silence
+from .run_stream import RETRY_SECONDS, START, events_so_far, follow_run, position, with_silence
 from .thread_cursor import FINAL_ENDS, MAX_CURSOR_BYTES, KnownRun, ThreadCursor
 from .unread import Unread
 
@@ -174,6 +175,7 @@ class _Reader:
 
         Return whether this listing is incomplete and the previous listing was complete.
         """
+        before = replace(self.place)
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
             last = self._last(run.run_id)
@@ -181,7 +183,7 @@ class _Reader:
                 del self.place.open[run.run_id]
                 self.read_up_to.pop(run.run_id, None)
                 continue
-            self.place.open.setdefault(run.run_id, "")
+            self.place.open.setdefault(run.run_id, before.beginning(run))
             self.known[run.run_id] = KnownRun.of(run)
             listed = _Listed.of(run)
             if not (run.stopped and last == run.event_id) and not self._follow(listed) and not self._was_read(listed):
@@ -219,16 +221,17 @@ class _Reader:
         return True
 
     async def _take_turns(self) -> None:
-        """Read the runs that are not followed. If any of these runs is running, request a listing after TURN_SECONDS."""
+        """Read the runs that are not followed. If one is running, or a read failed, request a listing after TURN_SECONDS."""
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))
             if run.run_id not in self.place.open or self._follow(run):  # its end was seen, or it is followed
                 continue
-            again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
             last = self._last(run.run_id)
-            if await self._read(run.run_id, last, live=False) and self._last(run.run_id):  # else its first event may still come
+            whole = await self._read(run.run_id, last, live=False)
+            again |= not whole or run.status is RunStatus.RUNNING
+            if whole and (position(self._last(run.run_id)) or START)[1]:  # else its first event may still come
                 self.passed[run.run_id] = run
             self.passing = None
         if again:
@@ -286,12 +289,18 @@ class _Reader:
         reading = follow_run if live else events_so_far
         gap: Event | None = None
         whole, over = True, False
+        fence, n = position(last) or START
+        skips = n == 0 and last is not None  # whether the next event may have been seen, because its fence is at most ``fence``
         try:
-            async with aclosing(reading(self.backend, self.thread_id, run_id, last)) as events:
+            async with aclosing(reading(self.backend, self.thread_id, run_id, None if skips else last)) as events:
                 async for event in events:
-                    if event.id is None and not live:  # a gap is sent only before an event, maybe in the next turn
+                    if event.id is None and (skips or not live):  # a gap is sent only before an event, maybe in the next turn
                         gap = event
                         continue
+                    if skips and (position(event.id) or START)[0] <= fence:
+                        gap = None
+                        continue
+                    skips = False
                     if gap is not None:
                         await self.arrived.put(gap)
                         gap = None

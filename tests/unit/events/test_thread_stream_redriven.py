@@ -14,6 +14,7 @@ from runyard.domain.runs import ErrorInfo
 from runyard.domain.states import RunStatus
 from runyard.errors import BackendUnavailableError
 from runyard.events import thread_stream
+from runyard.events.run_stream import START, position
 from runyard.events.thread_stream import follow_thread, thread_cursor
 from runyard.models import HitlRequest, Run
 from runyard.ports.commands import Write
@@ -209,3 +210,50 @@ async def test_stop_of_a_run_costs_one_listing_and_its_completion_none(
         assert count == before + 1
         await stage.client.enqueue("t", "x", "last", parallel=True)
         await following
+
+
+@pytest.mark.parametrize("leaves", ["at the failure", "later", "never"])
+async def test_redriven_run_does_not_begin_again(stage: Redrives, leaves: str) -> None:
+    """E1: what the reader saw before the redrive does not come again, also if other runs ended meanwhile."""
+    await stage.client.create_thread("t")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        following = asyncio.create_task(events(stream, is_a("run.failed")))
+        await others()
+        first = await stage.begin("r")
+        await stage.fail(first, 2)
+        [*_, (cursor, _)] = await following
+        if leaves != "at the failure":
+            await stage.completed(await stage.begin("o", parallel=True))
+            [*_, (cursor, _)] = await events(stream, is_a("run.completed", "o"))
+        if leaves == "never":
+            await stage.completed(await stage.redrive("r"))
+            seen = await events(stream, is_a("run.completed"))
+    if leaves != "never":
+        await stage.client.redrive("t", "r")
+        async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor)) as stream:
+            seen = await events(stream, is_a("run.queued"))
+            again = await stage.claim("r")
+            await stage.tell(again, 1, "run.started")
+            await stage.completed(again)
+            seen += await events(stream, is_a("run.completed"))
+    assert of(seen) == ["run.queued", "run.started", "run.completed"]
+
+
+async def test_first_event_of_a_redriven_run_may_come_late(stage: Redrives, monkeypatch: pytest.MonkeyPatch) -> None:
+    """E1: a redrive is committed before the event log has its event; a reader that looked in between looks again."""
+    await stage.client.create_thread("t")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        following = asyncio.create_task(events(stream, is_a("run.completed", "o")))
+        await others()
+        first = await stage.begin("r")
+        await stage.fail(first, 2)
+        await others()
+        await stage.completed(await stage.begin("o", parallel=True))
+        [*_, (cursor, _)] = await following
+    changed = await stage.backend.runs.redrive("t", "r")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor)) as stream:
+        following = asyncio.create_task(events(stream, is_a("run.queued")))
+        await others()
+        await stage.backend.scheduler.submit(changed.effects.jobs)
+        [(_, event)] = await following
+    assert (position(event.id) or START) > (first.fence, 2)
