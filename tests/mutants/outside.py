@@ -508,6 +508,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/events/test_thread_stream_by_chance.py",
     ),
     mutant(
+        "a thread's stream misses a run that suspends while its reader begins", THREAD_STREAM,
+        "(RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.SUSPENDED, RunStatus.QUEUED)",
+        "(RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING)",
+        REDRIVEN, "-k", "suspends_while",
+    ),
+    mutant(
         "a thread's stream lists the runs after each run", THREAD_STREAM,
         "        if live and not over:\n", "        if live:\n",
         REDRIVEN, "-k", "completion_none",

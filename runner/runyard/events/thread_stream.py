@@ -121,12 +121,14 @@ class _Reader:
             if status is None and (len(ends) > 1 or page.next is None):
                 break
         self.place.top = max(ends) if len(ends) > 1 else self.place.top
-        for status in (RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING):
+        # a run that moves on between two listings is in the later one, or has a higher fence than ``top`` from then on
+        for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.SUSPENDED, RunStatus.QUEUED):
             found: dict[str, Run] = {}
             await self._list(found, status)
             for run in found.values():
                 seen = run.event_id or "" if status is RunStatus.SUSPENDED else ""
-                self.place.open[run.run_id], self.known[run.run_id] = seen, KnownRun.of(run)
+                self.place.open.setdefault(run.run_id, seen)
+                self.known[run.run_id] = KnownRun.of(run)
 
     def cursor(self) -> str:
         """Return the cursor that continues the stream after the last event that was passed on."""

@@ -15,6 +15,7 @@ from runyard.domain.states import RunStatus
 from runyard.errors import BackendUnavailableError
 from runyard.events import thread_stream
 from runyard.events.run_stream import START, position
+from runyard.events.thread_cursor import ThreadCursor
 from runyard.events.thread_stream import follow_thread, thread_cursor
 from runyard.models import HitlRequest, Run
 from runyard.ports.commands import Write
@@ -257,3 +258,24 @@ async def test_first_event_of_a_redriven_run_may_come_late(stage: Redrives, monk
         await stage.backend.scheduler.submit(changed.effects.jobs)
         [(_, event)] = await following
     assert (position(event.id) or START) > (first.fence, 2)
+
+
+async def test_run_that_suspends_while_a_reader_begins_is_in_its_cursor(
+    stage: Redrives, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """E1: other runs ended with higher fences, and the end of this run would count as seen."""
+    attempt = await stage.begin("r")
+    await stage.completed(await stage.begin("o", parallel=True))
+    listed = stage.backend.runs.runs
+
+    async def runs(where: RunFilter, page: PageRequest) -> Page[Run]:
+        found = await listed(where, page)
+        if where.status is RunStatus.QUEUED and (
+            (run := await stage.backend.runs.run("t", "r")) is not None and run.status is RunStatus.RUNNING
+        ):
+            await stage.backend.runs.suspend(Write(attempt=attempt, first_event=2), [HitlRequest(request_id="q")])
+        return found
+
+    monkeypatch.setattr(stage.backend.runs, "runs", runs)
+    place = ThreadCursor.parse(await thread_cursor(stage.backend, "t"))
+    assert place is not None and "r" in place.open
