@@ -514,6 +514,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         REDRIVEN, "-k", "suspends_while",
     ),
     mutant(
+        "a page of runs in memory begins at the first run again", "backends/runyard_backends/memory/run_pages.py",
+        "last is None or _place(run) < last", "True",
+        "tests/unit/backends/test_memory_pages.py",
+    ),
+    mutant(
         "a thread's stream lists the runs after each run", THREAD_STREAM,
         "        if live and not over:\n", "        if live:\n",
         REDRIVEN, "-k", "completion_none",
