@@ -17,7 +17,7 @@ from runyard.events.thread_stream import follow_thread, thread_cursor
 from runyard.models import Event, HitlRequest
 from runyard.ports.commands import Write
 from runyard_backends.memory import MemoryBackend, connect
-from tests.unit.events.test_thread_stream import Stage
+from tests.support.thread_stage import Stage
 
 BOUND = 10.0
 SEEDS = range(8)

@@ -23,7 +23,7 @@ from runyard.ports.queries import PageRequest, RunFilter
 from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Page
 from runyard_backends.memory import connect
-from tests.unit.events.test_thread_stream import Stage
+from tests.support.thread_stage import Stage
 
 BOUND = 10.0
 """Seconds within which a test ends. A reader lists the runs on its own after longer."""
