@@ -66,6 +66,19 @@ def moment(cursor: str) -> tuple[datetime, str]:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
+def of_run(accepted_at: datetime, number: int) -> str:
+    """Encode the place of a run in a list of runs."""
+    return encode([accepted_at.isoformat(), str(number)])
+
+
+def run(cursor: str) -> tuple[datetime, int]:
+    """Decode a cursor that :func:`of_run` made. Raises InvalidCursorError."""
+    at, number = moment(cursor)
+    if number.isascii() and number.isdigit() and (last := int(number)) < 2**63:
+        return at, last
+    raise InvalidCursorError("not a cursor of this list", field="cursor")
+
+
 def message(cursor: str) -> tuple[datetime, UUID]:
     """Decode a cursor that consists of the time and the id of a message. Raises InvalidCursorError."""
     at, id = moment(cursor)

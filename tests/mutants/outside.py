@@ -26,6 +26,8 @@ BOUNDS, READING, CURSOR, FETCHING, CODEC = (
     for name in ("domain/size_limits", "domain/json_text", "events/thread_cursor", "agents/downloads", "agents/message_codec")
 )
 POSTGRES: Final = "tests/conformance/test_postgres.py"
+REDRIVEN: Final = "tests/unit/events/test_thread_stream_redriven.py"
+THREAD_STREAM: Final = "runner/runyard/events/thread_stream.py"
 
 OUTSIDE: Final[tuple[Mutant, ...]] = (
     mutant(
@@ -467,12 +469,12 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a thread's stream says a run twice that ended during a listing", "runner/runyard/events/thread_stream.py",
-        "self.thread_id, run_id, last)", "self.thread_id, run_id, self._last(run_id))",
+        "run_id, None if skips else last)", "run_id, self._last(run_id))",
         "tests/unit/events/test_thread_stream.py", "-k", "ends_during",
     ),
     mutant(
         "a thread's stream takes a run that said nothing yet as read", "runner/runyard/events/thread_stream.py",
-        " and self._last(run.run_id):", ":",
+        "            if whole and (position(self._last(run.run_id)) or START)[1]:", "            if whole:",
         "tests/unit/events/test_thread_stream_bounds.py", "-k", "come_late",
     ),
     mutant(
@@ -481,12 +483,58 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/events/test_thread_stream_bounds.py", "-k", "looked_at_soon",
     ),
     mutant(
+        "a thread's stream takes a failure for the last that a run says", CURSOR,
+        "if event.type in FINAL_ENDS:", "if event.type in (*FINAL_ENDS, \"run.failed\"):",
+        REDRIVEN, "-k", "completes_before or comes_back_at",
+    ),
+    mutant(
+        "a thread's stream keeps every run that failed", THREAD_STREAM,
+        "                del self.place.open[run.run_id]\n                self.read_up_to", "                self.read_up_to",
+        REDRIVEN, "-k", "leaves_the_cursor",
+    ),
+    mutant(
+        "a thread's stream does not look whether a run that stopped went on", THREAD_STREAM,
+        "        if live and not over:\n", "        if False:\n",
+        REDRIVEN, "-k", "followed_at_once or after_one_failed_read",
+    ),
+    mutant(
+        "a thread's stream begins a redriven run again", CURSOR,
+        "return f\"{self.top}-0\" if redriven and self.since is None and self.top >= 0 else \"\"", "return \"\"",
+        REDRIVEN, "-k", "does_not_begin_again",
+    ),
+    mutant(
+        "a thread's stream does not read a run in turn again after a failed read", THREAD_STREAM,
+        "again |= not whole or run.status", "again |= run.status",
+        "tests/unit/events/test_thread_stream_by_chance.py",
+    ),
+    mutant(
+        "a thread's stream misses a run that suspends while its reader begins", THREAD_STREAM,
+        "(RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.SUSPENDED, RunStatus.QUEUED)",
+        "(RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING)",
+        REDRIVEN, "-k", "suspends_while",
+    ),
+    mutant(
+        "a page of runs in memory begins at the first run again", "backends/runyard_backends/memory/run_pages.py",
+        "last is None or _place(run) < last", "True",
+        "tests/unit/backends/test_memory_pages.py",
+    ),
+    mutant(
+        "a thread's stream lists the runs after each run", THREAD_STREAM,
+        "        if live and not over:\n", "        if live:\n",
+        REDRIVEN, "-k", "completion_none",
+    ),
+    mutant(
+        "a thread's stream reads again at once what it could not read", THREAD_STREAM,
+        "            if live:\n                await asyncio.sleep(RETRY_SECONDS)\n", "",
+        REDRIVEN, "-k", "after_one_failed_read",
+    ),
+    mutant(
         "a slow reader holds large events decoded", "backends/runyard_backends/redis/events.py",
         "    if payload is not None and len(payload) >= SEALED_BYTES:\n", "    if False:\n",
         "tests/integration/redis/test_events.py", "-k", "held_as_json",
     ),
     mutant(
-        "a slow reader of a thread holds any number of bytes", "runner/runyard/events/thread_stream.py",
+        "a slow reader of a thread holds any number of bytes", "runner/runyard/events/unread.py",
         "while self._text and self._text + text > MAX_UNREAD_CHARACTERS:", "while False:",
         "tests/unit/events/test_thread_stream.py", "-k", "bounded_in_text",
     ),

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from runyard.domain.list_entries import attempt_bytes, entry, entry_bytes, request_bytes
+from runyard.domain.list_entries import attempt_bytes, entry, request_bytes
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import Wait
@@ -49,6 +49,7 @@ from . import (
     tree,
     waits,
 )
+from .run_pages import page_of_runs
 from .state import Database, RunState, ThreadState, copy_run
 from .values import check_error, check_json, check_messages
 
@@ -350,9 +351,7 @@ class MemoryRunStore:
         """Return runs, the newest first."""
         threads = (t for t in self.db.of(self.tenant) if where.thread_id in (None, t.id))
         found = [r for t in threads for r in t.runs.values() if _matches(where, r.run)]
-        found.sort(key=lambda r: (r.run.accepted_at, r.accept_no), reverse=True)
-        part = page_of(found, page, lambda r: str(r.accept_no), lambda r: entry_bytes(r.run), self.db.page_bytes)
-        return Page([entry(r.run) for r in part.items], part.next)
+        return page_of_runs(found, page, self.db.page_bytes)
 
     async def explain(self, thread_id: str, run_id: str) -> str:
         thread, run = self._seen(thread_id, run_id)

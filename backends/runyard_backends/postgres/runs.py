@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from datetime import datetime
 from typing import Any
 
 import structlog
@@ -14,7 +13,7 @@ from runyard.domain.size_limits import check_value
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import MAX_CHILD_DEPTH, MAX_CHILDREN, MAX_OPEN_SIGNALS, Wait, check_signal, check_waits
-from runyard.errors import DataCorruptedError, InvalidCursorError, InvalidInputError, RunyardError
+from runyard.errors import DataCorruptedError, InvalidInputError, RunyardError
 from runyard.models import AttemptInfo, ErrorInfo, Event, HitlRequest, JsonObject, Message, Run, Usage
 from runyard.ports.commands import AcceptRequest, PromptSeries, Write
 from runyard.ports.queries import ALL_RUNS, FIRST_PAGE, PageRequest, RunFilter
@@ -285,7 +284,7 @@ class PostgresRunStore:
 
     async def runs(self, where: RunFilter = ALL_RUNS, page: PageRequest = FIRST_PAGE) -> Page[Run]:
         """Return runs, the newest first."""
-        after, number = _place(page.cursor) if page.cursor is not None else (None, None)
+        after, number = cursors.run(page.cursor) if page.cursor is not None else (None, None)
         rows = await self.db.rows(
             *("runs", self.tenant, where.thread_id, where.status, where.agent, where.since, where.before),
             *(after, number, page.limit, self.db.page_bytes),
@@ -293,7 +292,7 @@ class PostgresRunStore:
         more = rows.pop() if rows and rows[-1]["run_id"] is None else None
         return Page(
             [codec.run_entry(row).without_tracebacks() for row in rows],
-            cursors.encode([more["place_time"].isoformat(), str(more["place_no"])]) if more else None,
+            cursors.of_run(more["place_time"], more["place_no"]) if more else None,
         )
 
     async def explain(self, thread_id: str, run_id: str) -> str:
@@ -358,13 +357,6 @@ def _claim(row: codec.Row) -> tuple[Claim, DataCorruptedError | None]:
     elif claim.outcome == "other_version":
         claim.requires = requirement(row["agent"], row["version_before"])
     return claim, None
-
-
-def _place(cursor: str) -> tuple[datetime, int]:
-    at, number = cursors.moment(cursor)
-    if number.isascii() and number.isdigit() and (last := int(number)) < 2**63:
-        return at, last
-    raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
 def _ended_or_error(row: codec.Row, attempt: AttemptToken, prefix: str = "") -> Ended | Exception:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, NamedTuple
 
-from ..domain.events import STREAM_ENDS, Event
+from ..domain.events import Event
 from ..domain.runs import Run
 from ..domain.states import RunStatus
 from ..domain.validation import check_id
@@ -25,6 +25,8 @@ MAX_NAMED_RUNS: Final = 128
 """Maximum number of runs in a cursor. A reader may need a query for each run."""
 MAX_NUMBER: Final = 2**63
 """Every fence and every number of an event is less than this number."""
+FINAL_ENDS: Final = frozenset({"run.completed", "run.cancelled"})
+"""Types of events after which a run has no more events. A failed or dead run can be redriven, and then has more events."""
 _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 
 
@@ -50,9 +52,11 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: the runs whose ends the reader has not seen. The key is the run
-    id. The value is the id of the run's last event that the reader saw, or an empty text. ``since``: runs that were accepted
-    at this time or later may be missing in ``open``. ``since`` is None if no run is missing.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose ends the reader has not seen. A run also stays in
+    ``open`` after ``run.failed`` or ``run.dead``, until a listing shows that it was not redriven. The key is the run id. The
+    value is the id of the run's last event that the reader saw, or an empty text. The value ``<fence>-0`` means that the reader
+    saw the run's events up to this fence, and no later event. ``since``: runs that were accepted at this time or later may be
+    missing in ``open``. ``since`` is None if no run is missing.
     """
 
     top: int = -1
@@ -111,10 +115,19 @@ class ThreadCursor:
         if place is None or event.id is None:
             return
         self.top = max(self.top, place[0])
-        if event.type in STREAM_ENDS and event.type != "run.suspended":
+        if event.type in FINAL_ENDS:
             self.open.pop(event.run_id, None)
         else:
             self.open[event.run_id] = event.id
+
+    def beginning(self, run: Run) -> str:
+        """Return the value in ``open`` for a run that is missing in ``open`` and has events that the reader has not seen.
+
+        If no run was missing, the reader has seen all events of ``run`` up to ``top``. The run is then new, or it ended and was
+        redriven.
+        """
+        redriven = run.fence is not None and (run.fence > self.top or run.status is RunStatus.QUEUED)
+        return f"{self.top}-0" if redriven and self.since is None and self.top >= 0 else ""
 
     def left_behind(self, run: Run) -> bool:
         """Return whether the run has ended and the reader has seen its end."""
@@ -133,7 +146,7 @@ def _room(run_id: str, last: str) -> int:
 
 
 def _is_event_id(last: Any) -> bool:
-    """Return whether ``last`` is the id of an event, or the empty text."""
+    """Return whether ``last`` is the id of an event, ``<fence>-0``, or the empty text."""
     if not isinstance(last, str):
         return False
     return last == "" or (_EVENT_ID.fullmatch(last) is not None and max(position(last) or START) < MAX_NUMBER)

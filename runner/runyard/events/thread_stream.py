@@ -15,16 +15,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ..domain.events import Event, SealedEvent, ThreadEvent
+from ..domain.events import Event, ThreadEvent
 from ..domain.runs import Run
-from ..domain.size_limits import JsonObject, JsonValue
 from ..domain.states import ENDED, RunStatus
 from ..errors import BackendUnavailableError, RunNotFoundError, ThreadNotFoundError
 from ..ports.queries import PageRequest, RunFilter
-from .run_stream import RETRY_SECONDS, events_so_far, follow_run, position, with_silence
-from .thread_cursor import MAX_CURSOR_BYTES, KnownRun, ThreadCursor
+from .run_stream import RETRY_SECONDS, START, events_so_far, follow_run, position, with_silence
+from .thread_cursor import FINAL_ENDS, MAX_CURSOR_BYTES, KnownRun, ThreadCursor
+from .unread import Unread
 
 if TYPE_CHECKING:
     from ..ports.stores import Backend
@@ -41,17 +42,6 @@ MAX_RUNS_TAKEN_UP: Final = 500
 
 The kinds are running runs, waiting runs, and ended runs whose end was not seen. If there are more runs of a kind, the reader
 sends a gap.
-"""
-MAX_UNREAD_EVENTS: Final = 100
-"""Maximum number of events, of all runs together, that wait for a slow reader.
-
-At this number, the tasks pause until the reader takes events.
-"""
-MAX_UNREAD_CHARACTERS: Final = 2**18
-"""Maximum number of characters in the events that wait for a slow reader. A single event may have more.
-
-The text of an event counts twice, because the event may also keep its JSON. A sealed event has only its JSON, which counts
-once.
 """
 
 
@@ -103,56 +93,6 @@ async def _key(backend: Backend, thread_id: str) -> int:
     return key
 
 
-class Unread:
-    """The queue of a reader. An entry is an event, or None as a request to list the runs.
-
-    ``put`` waits while the queue is full.
-    """
-
-    def __init__(self) -> None:
-        self._queue: asyncio.Queue[tuple[Event | None, int]] = asyncio.Queue(MAX_UNREAD_EVENTS)
-        self._text = 0
-        self._room = asyncio.Event()
-
-    async def put(self, event: Event | None) -> None:
-        text = _held(event) if event is not None else 0
-        while self._text and self._text + text > MAX_UNREAD_CHARACTERS:
-            self._room.clear()
-            await self._room.wait()
-        self._text += text
-        await self._queue.put((event, text))
-
-    @property
-    def waiting(self) -> int:
-        """The number of entries."""
-        return self._queue.qsize()
-
-    async def get(self) -> Event | None:
-        event, text = await self._queue.get()
-        self._text -= text
-        self._room.set()
-        return event
-
-
-def _held(event: Event) -> int:
-    """Return the approximate number of characters of ``event``."""
-    return len(event.to_json()) if isinstance(event, SealedEvent) else 2 * _text(event.data)
-
-
-def _text(data: JsonObject) -> int:
-    """Return the number of characters of text in ``data``."""
-    found, waiting = 0, list[JsonValue](data.values())
-    while waiting:
-        match waiting.pop():
-            case str() as text:
-                found += len(text)
-            case dict() as inner:
-                waiting += inner.values()
-            case list() as inner:
-                waiting += inner
-    return found
-
-
 class _Reader:
     def __init__(self, backend: Backend, thread_id: str, key: int, place: ThreadCursor, look: float) -> None:
         self.backend, self.thread_id, self.key, self.place, self.look = backend, thread_id, key, place, look
@@ -181,12 +121,14 @@ class _Reader:
             if status is None and (len(ends) > 1 or page.next is None):
                 break
         self.place.top = max(ends) if len(ends) > 1 else self.place.top
-        for status in (RunStatus.SUSPENDED, RunStatus.QUEUED, RunStatus.RUNNING):
+        # a run that moves on between two listings is in the later one, or has a higher fence than ``top`` from then on
+        for status in (RunStatus.QUEUED, RunStatus.RUNNING, RunStatus.SUSPENDED, RunStatus.QUEUED):
             found: dict[str, Run] = {}
             await self._list(found, status)
             for run in found.values():
                 seen = run.event_id or "" if status is RunStatus.SUSPENDED else ""
-                self.place.open[run.run_id], self.known[run.run_id] = seen, KnownRun.of(run)
+                self.place.open.setdefault(run.run_id, seen)
+                self.known[run.run_id] = KnownRun.of(run)
 
     def cursor(self) -> str:
         """Return the cursor that continues the stream after the last event that was passed on."""
@@ -208,7 +150,7 @@ class _Reader:
                     yield self.gap()
             if event is not None:
                 self.place.pass_by(event)
-                if event.type in ("run.completed", "run.cancelled"):  # runs with other ends can be redriven
+                if event.type in FINAL_ENDS:
                     self.read_up_to.pop(event.run_id, None)
                 yield ThreadEvent(self.cursor(), event)
 
@@ -235,10 +177,15 @@ class _Reader:
 
         Return whether this listing is incomplete and the previous listing was complete.
         """
+        before = replace(self.place)
         found, whole = await self._unseen()
         for run in sorted(found, key=_urgency):
             last = self._last(run.run_id)
-            self.place.open.setdefault(run.run_id, "")
+            if run.ended and self.place.open.get(run.run_id) == last == run.event_id:  # it failed, and was not redriven
+                del self.place.open[run.run_id]
+                self.read_up_to.pop(run.run_id, None)
+                continue
+            self.place.open.setdefault(run.run_id, before.beginning(run))
             self.known[run.run_id] = KnownRun.of(run)
             listed = _Listed.of(run)
             if not (run.stopped and last == run.event_id) and not self._follow(listed) and not self._was_read(listed):
@@ -276,16 +223,17 @@ class _Reader:
         return True
 
     async def _take_turns(self) -> None:
-        """Read the runs that are not followed. If any of these runs is running, request a listing after TURN_SECONDS."""
+        """Read the runs that are not followed. If one is running, or a read failed, request a listing after TURN_SECONDS."""
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))
             if run.run_id not in self.place.open or self._follow(run):  # its end was seen, or it is followed
                 continue
-            again |= run.status is RunStatus.RUNNING
             self.passing = run.run_id
             last = self._last(run.run_id)
-            if await self._read(run.run_id, last, live=False) and self._last(run.run_id):  # else its first event may still come
+            whole = await self._read(run.run_id, last, live=False)
+            again |= not whole or run.status is RunStatus.RUNNING
+            if whole and (position(self._last(run.run_id)) or START)[1]:  # else its first event may still come
                 self.passed[run.run_id] = run
             self.passing = None
         if again:
@@ -336,24 +284,39 @@ class _Reader:
         """Pass on the run's events after the event ``last`` until the run stops.
 
         Without ``live``, pass on only the events that exist already. Return False if a read fails.
+
+        With ``live``, request a listing after the last event. The run may have continued since its state was read, and the
+        listings left it out meanwhile.
         """
         reading = follow_run if live else events_so_far
         gap: Event | None = None
+        whole, over = True, False
+        fence, n = position(last) or START
+        skips = n == 0 and last is not None  # whether the next event may have been seen, because its fence is at most ``fence``
         try:
-            async with aclosing(reading(self.backend, self.thread_id, run_id, last)) as events:
+            async with aclosing(reading(self.backend, self.thread_id, run_id, None if skips else last)) as events:
                 async for event in events:
-                    if event.id is None and not live:  # a gap is sent only before an event, maybe in the next turn
+                    if event.id is None and (skips or not live):  # a gap is sent only before an event, maybe in the next turn
                         gap = event
                         continue
+                    if skips and (position(event.id) or START)[0] <= fence:
+                        gap = None
+                        continue
+                    skips = False
                     if gap is not None:
                         await self.arrived.put(gap)
                         gap = None
                     if event.id is not None:
                         self.read_up_to[run_id] = event.id
+                    over = event.type in FINAL_ENDS
                     await self.arrived.put(event)
         except (BackendUnavailableError, RunNotFoundError):
-            return False  # the next listing has the run again, or shows that the thread was deleted
-        return True
+            whole = False  # the next listing has the run again, or shows that the thread was deleted
+            if live:
+                await asyncio.sleep(RETRY_SECONDS)
+        if live and not over:
+            await self.arrived.put(None)  # after this line, the task has ended when the listing begins
+        return whole
 
 
 class _Listed(NamedTuple):

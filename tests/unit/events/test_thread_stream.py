@@ -11,56 +11,22 @@ from typing import Any
 
 import pytest
 
-from runyard import Client
 from runyard.domain.events import ThreadEvent
 from runyard.domain.states import RunStatus
 from runyard.events import thread_stream
 from runyard.events.thread_cursor import ThreadCursor
-from runyard.events.thread_stream import MAX_UNREAD_CHARACTERS, Unread, follow_thread
+from runyard.events.thread_stream import follow_thread
+from runyard.events.unread import MAX_UNREAD_CHARACTERS, Unread
 from runyard.models import Event, HitlRequest, JsonObject, Run
 from runyard.ports.commands import Write
 from runyard.ports.queries import PageRequest, RunFilter
-from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Page
-from runyard.ports.workers import WorkerInfo
-from runyard_backends.memory import MemoryBackend, connect
+from runyard_backends.memory import connect
+from tests.support.thread_stage import Stage
 
 BOUND = 60.0
 HEADER = 20_000
 """Characters of a Last-Event-ID that the API takes."""
-
-
-class Stage:
-    """A thread whose runs do what the test says, and nothing else."""
-
-    def __init__(self, backend: MemoryBackend) -> None:
-        self.backend, self.client = backend, Client(backend)
-
-    async def claim(self, run_id: str) -> AttemptToken:
-        await self.backend.workers.register(WorkerInfo(worker_id="w", queues=["default"]))
-        [claim] = await self.backend.runs.claim("w", [await self.ref(run_id)])
-        assert claim.attempt is not None
-        return claim.attempt
-
-    async def ref(self, run_id: str) -> RunRef:
-        key = await self.backend.threads.thread_key("t")
-        assert key is not None
-        return RunRef(key, run_id)
-
-    async def tell(self, attempt: AttemptToken, n: int, type: str) -> None:
-        """What a worker would."""
-        data = {"attempt": 1 if type == "run.started" else 2}
-        event = Event(id=f"{attempt.fence}-{n}", type=type, thread_id="t", run_id=attempt.run_id, data=data)
-        await self.backend.events.append(attempt.thread_key, [event])
-
-    async def begin(self, run_id: str, **how: Any) -> AttemptToken:
-        await self.client.enqueue("t", "x", run_id, **how)
-        attempt = await self.claim(run_id)
-        await self.tell(attempt, 1, "run.started")
-        return attempt
-
-    async def complete(self, attempt: AttemptToken) -> None:
-        await self.backend.runs.complete([Write(attempt=attempt, first_event=2)])
 
 
 @pytest.fixture

@@ -17,7 +17,8 @@ from runyard.domain.events import ThreadEvent
 from runyard.events import thread_stream
 from runyard.events.run_stream import position
 from runyard.events.thread_cursor import MAX_CURSOR_BYTES, MAX_NAMED_RUNS, ThreadCursor
-from runyard.events.thread_stream import MAX_FOLLOWED_RUNS, MAX_RUNS_TAKEN_UP, MAX_UNREAD_CHARACTERS, follow_thread
+from runyard.events.thread_stream import MAX_FOLLOWED_RUNS, MAX_RUNS_TAKEN_UP, follow_thread
+from runyard.events.unread import MAX_UNREAD_CHARACTERS
 from runyard.models import Event, HitlRequest, JsonObject, Message
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken, RunRef
