@@ -161,13 +161,14 @@ async def test_the_stacks_of_a_worker_without_a_port_cannot_be_read(http: Any, c
 async def test_a_budget_of_a_later_release_is_left_out(caller: Caller, client: Client) -> None:
     """Each budget is shown that this API knows. A budget that it does not know does not fail the answer."""
     unknown: list[Any] = [{**BUDGET, "per": "day"}, {**BUDGET, "limits": {"cost": {"usd": 1}}}, {}]
-    budgets = {"a": [unknown[0], BUDGET, *unknown[1:]], "b": unknown}
+    unknown += [{**BUDGET, "window": "1d"}, {**BUDGET, "limits": {"cost": 1, "requests": 2}}]
+    budgets: dict[str, Any] = {"a": [unknown[0], BUDGET, *unknown[1:]], "b": unknown, "c": 7, "d": "text"}
     served = dict.fromkeys(budgets, "q")
     await client.backend.workers.register(WorkerInfo(worker_id="w", queues=["q"], agents=served, budgets=budgets))
     http = await caller()
     [worker] = (await http.get("/v1/workers")).json()["items"]
-    assert worker["budgets"] == {"a": [BUDGET], "b": []}
-    assert [agent["budgets"] for agent in (await http.get("/v1/agents")).json()["items"]] == [[BUDGET], []]
+    assert worker["budgets"] == {"a": [BUDGET], "b": [], "c": [], "d": []}
+    assert [agent["budgets"] for agent in (await http.get("/v1/agents")).json()["items"]] == [[BUDGET], [], [], []]
     assert (await http.get("/v1/agents/a")).json()["budgets"] == [BUDGET]
 
 

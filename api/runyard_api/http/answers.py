@@ -202,18 +202,20 @@ class AttemptPage(BaseModel):
 class AgentBudget(BaseModel):
     """A budget of an agent: limits on the usage of a run or of its thread."""
 
+    model_config = ConfigDict(extra="forbid")
+
     per: Literal["run", "thread"]
     on_exceeded: Literal["fail", "ask"]
-    limits: dict[str, FiniteFloat] = Field(
+    limits: dict[Literal["tokens", "cost", "steps", "seconds"], FiniteFloat] = Field(
         description="Limits of `tokens`, `cost` (US dollars), `steps` and `seconds`, by name."
     )
 
 
 def _known(budgets: Any) -> list[AgentBudget]:
-    """Return the budgets of ``budgets`` that AgentBudget can show. A worker of a later release may have budgets of other
-    kinds."""
+    """Return the budgets of ``budgets`` that AgentBudget can show completely. Return [] if ``budgets`` is not a list or tuple.
+    A worker of a later release may have budgets with other values, fields or limits."""
     known = []
-    for budget in budgets:
+    for budget in budgets if isinstance(budgets, (list, tuple)) else ():
         with suppress(ValidationError):
             known.append(AgentBudget.model_validate(budget))
     return known

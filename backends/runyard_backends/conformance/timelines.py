@@ -22,6 +22,19 @@ async def timeline(world: World, run_id: str = "r1", **page: object) -> Timeline
     return await world.backend.timelines.timeline(T, run_id, PageRequest(**page))  # type: ignore[arg-type]
 
 
+async def paged(world: World, limit: int) -> list[TimelineEntry]:
+    """Return the entries of all pages. Each page has the run and at most ``limit`` entries."""
+    whole, cursor = await timeline(world), None
+    found: list[TimelineEntry] = []
+    while True:
+        page = await timeline(world, limit=limit, cursor=cursor)
+        assert len(page.entries) <= limit and page.run == whole.run
+        found += page.entries
+        if (cursor := page.next) is None:
+            return found
+        assert len(cursor) <= 2000, "the API takes no longer cursor"
+
+
 class TestTimelines:
     async def test_a_timeline_has_everything_that_happened_in_order(self, world: World) -> None:
         """R24: The timeline has attempts, model requests, tools, steps and HITL requests. Its entries have times, shortened
@@ -118,32 +131,39 @@ class TestTimelines:
         assert done is not None and done.done and await shown() == "é\u2028…" + "x" * 297
 
     async def test_a_step_without_a_result_says_how_its_attempt_ended(self, world: World) -> None:
-        """R24: Such a step is ``failed`` if the agent ended the attempt, and ``unfinished`` if the attempt was interrupted."""
+        """R24: Such a step is ``failed`` if the agent ended the attempt, and ``unfinished`` after any other end."""
 
         async def steps() -> dict[str, str | None]:
-            found: dict[str, str | None] = {}
-            cursor = None
-            while True:
-                page = await timeline(world, limit=1, cursor=cursor)
-                found |= {e.id: e.status for e in page.entries if e.type == "step"}
-                if (cursor := page.next) is None:
-                    return found
+            return {e.id: e.status for e in await paged(world, 1) if e.type == "step"}
 
-        attempt = await world.start("r1")
-        await world.runs.finish_step(attempt, "done", None)
-        await world.runs.start_step(attempt, "pay")
-        assert await steps() == {"done": "done", "pay": "started"}
-        await world.runs.release(attempt, error=ErrorInfo(code="agent_error", message="m"))
-        assert await steps() == {"done": "done", "pay": "failed"}
-        attempt = await world.take("r1")
-        await world.runs.start_step(attempt, "pay")
-        assert await steps() == {"done": "done", "pay": "started"}
-        await world.runs.release(attempt)
-        assert await steps() == {"done": "done", "pay": "unfinished"}
-        attempt = await world.take("r1")
-        await world.runs.start_step(attempt, "pay")
-        await world.runs.fail(Write(attempt=attempt), ErrorInfo(code="agent_error", message="m"))
-        assert await steps() == {"done": "done", "pay": "failed"}
+        await world.accept("r1")
+        error, late = (ErrorInfo(code=code, message="m") for code in ("agent_error", "run_timeout"))
+        for end in ("retried", "retried late", "released", "suspended", "failed", "failed late", "lost", "dead", "cancelled"):
+            outcome, why = end.split()[0], late if end.endswith("late") else error
+            if outcome == "dead":
+                await world.bury("after lost")
+            attempt = await world.take("r1", worker=outcome)
+            await world.runs.start_step(attempt, "pay")
+            await world.runs.isolate(attempt)
+            assert await steps() == {"pay": "started"}
+            if outcome in ("retried", "released"):
+                await world.runs.release(attempt, error=why if outcome == "retried" else None)
+            elif outcome == "suspended":
+                await world.ask(attempt, HitlRequest(request_id="q"))
+            elif outcome == "failed":
+                await world.runs.fail(Write(attempt=attempt), why)
+            elif outcome == "cancelled":
+                await world.runs.cancel(T, "r1")
+                await world.runs.suspend(Write(attempt=attempt), [])
+            else:
+                await world.bury(outcome)
+                await world.claim("r1", worker=f"after {outcome}")
+            assert attempt.fence in [a.fence for a in (await world.runs.attempts(T, "r1")).items if a.outcome == outcome]
+            assert await steps() == {"pay": "failed" if end in ("retried", "failed") else "unfinished"}, end
+            if outcome == "suspended":
+                await world.runs.respond("yes", request_id="q")
+            elif outcome in ("failed", "dead"):
+                await world.runs.redrive(T, "r1")
 
     async def test_pages_neither_drop_nor_repeat_an_entry(self, world: World) -> None:
         """R24: The pages of a long timeline have each entry once, even if many entries have the same time."""
@@ -151,17 +171,9 @@ class TestTimelines:
         await world.runs.append(attempt, [m for n in range(5) for m in (call(f"c{n}"), result(f"c{n}"))])
         for key in ("b", "é", "B", "k" * 900, "x", "é" * 450, "a\u2028b"):
             await world.runs.finish_step(attempt, key, None)
-        whole = await timeline(world)
-        paged, cursor = [], None
-        while True:
-            page = await timeline(world, limit=2, cursor=cursor)
-            assert len(page.entries) <= 2 and page.run == whole.run
-            paged += page.entries
-            if (cursor := page.next) is None:
-                break
-            assert len(cursor) <= 2000, "the API takes no longer cursor"
-        assert paged == whole.entries
-        assert [e.name for e in paged if e.type == "tool"] == ["look"] * 5, "a result finds its call on an earlier page"
+        entries = await paged(world, 2)
+        assert entries == (await timeline(world)).entries
+        assert [e.name for e in entries if e.type == "tool"] == ["look"] * 5, "a result finds its call on an earlier page"
 
     async def test_sleeps_signals_and_children_are_shown_as_they_begin(self, world: World) -> None:
         """R24, K1 to K3: A wait is in the timeline as soon as it begins. When the wait has ended, its entry has the end and
@@ -201,14 +213,7 @@ class TestTimelines:
         }
         assert found["nap"].input is not None and found["nap"].input.startswith("until 20")
         assert all(e.started_at == begun[e.id].started_at for e in found.values())
-        whole, paged, cursor = (await timeline(world)).entries, [], None
-        while True:
-            page = await timeline(world, limit=2, cursor=cursor)
-            assert len(page.entries) <= 2
-            paged += page.entries
-            if (cursor := page.next) is None:
-                break
-        assert paged == whole
+        assert await paged(world, 2) == (await timeline(world)).entries
 
     @pytest.mark.parametrize("running", [False, True])
     async def test_the_open_waits_of_a_cancelled_run_stay(self, world: World, running: bool) -> None:

@@ -88,9 +88,8 @@ class MemoryTimelineStore:
             large = size > timeline.LARGE_RESULT_BYTES
             result, omitted = (None, size) if large else (step.result, None)
             by, given = attempts.get(step.fence), run.step_inputs.get(step.key)
-            outcome = by.outcome if by is not None else None
             entry = timeline.of_step(
-                step.key, at, times, step.fence, result, done=step.done, input=given, outcome=outcome, omitted=omitted
+                step.key, at, times, step.fence, result, done=step.done, input=given, attempt=by, omitted=omitted
             )
             items.append(((at, 2, _key(step.key)), [entry], 512 + (0 if large else size)))
         for state in self.db.requests_of(thread):

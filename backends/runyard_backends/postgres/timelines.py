@@ -161,7 +161,8 @@ def _step(row: codec.Row, at: datetime) -> TimelineEntry:
         result = codec.unpack(row["result"]) if row["result"] is not None else None
     except UNDECODABLE:
         return TimelineEntry(type="step", id=row["step_key"], at=at, fence=row["of_fence"], status="damaged")
-    fields = {"done": row["done"], "input": row["input"], "outcome": row["outcome"], "omitted": omitted}
+    attempt = codec.attempt_entry(row) if row["outcome"] is not None else None
+    fields = {"done": row["done"], "input": row["input"], "attempt": attempt, "omitted": omitted}
     return timeline.of_step(row["step_key"], at, times, row["of_fence"], result, **fields)
 
 

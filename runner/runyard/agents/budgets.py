@@ -5,9 +5,11 @@ Only agents of pydantic-ai have budgets. ``engine.py`` checks the budgets.
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
+from numbers import Real
 from typing import TYPE_CHECKING, Final, Literal
 
 from ..domain.messages import Usage
@@ -20,6 +22,9 @@ if TYPE_CHECKING:
 
 GO_ON: Final[JsonObject] = {"type": "boolean"}
 """Schema of the answer to the question whether to continue. After ``true`` the run may use the same amount again."""
+
+LIMITS: Final = ("tokens", "cost", "steps", "seconds")
+"""The names of the limits of a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +39,8 @@ class Budget:
     cancelled runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
     attempt. ``ask`` asks a human. If the human answers ``true``, the limit is raised by its original amount.
 
-    Raises InvalidInputError if no limit is given, for a limit of 0 or less, and for NaN.
+    Raises InvalidInputError if no limit is given, for a limit of 0 or less, for NaN, for a limit that is not a number, and for
+    a finite number that is too large for a float. A limit can be a Decimal or infinity.
     """
 
     tokens: int | None = None
@@ -45,6 +51,9 @@ class Budget:
     on_exceeded: Literal["fail", "ask"] = "fail"
 
     def __post_init__(self) -> None:
+        for name in LIMITS:
+            if (given := getattr(self, name)) is not None and not _is_number(given):
+                raise InvalidInputError(f"{name} must be a number that a float can hold; got {brief(given)}", field="budget")
         limits = [limit for _, limit in self.limits()]
         if not limits or not all(limit > 0 for limit in limits):  # no comparison with NaN is true
             raise InvalidInputError("a budget needs at least one limit, and each limit must be more than 0", field="budget")
@@ -55,17 +64,27 @@ class Budget:
             )
 
     def describe(self) -> JsonObject:
-        """Return the budget as JSON: ``per``, ``on_exceeded``, and ``limits``, a map from names to numbers. Limits that are
-        larger than any finite float, for example infinity, are missing. No run reaches them."""
-        limits: JsonObject = {name: limit for name, limit in self.limits() if limit <= sys.float_info.max}
+        """Return the budget as JSON: ``per``, ``on_exceeded``, and ``limits``, a map from names to numbers. Infinite
+        limits are missing, because no run reaches them."""
+        limits: JsonObject = {name: limit for name, limit in self.limits() if math.isfinite(limit)}
         return {"per": self.per, "on_exceeded": self.on_exceeded, "limits": limits}
 
     def limits(self) -> Iterator[tuple[str, float]]:
         """Yield the name and the value of each limit that is set. A value that is no int, for example a Decimal, is yielded as
         a float."""
-        for name in ("tokens", "cost", "steps", "seconds"):
+        for name in LIMITS:
             if (limit := getattr(self, name)) is not None:
                 yield name, limit if isinstance(limit, int) else float(limit)
+
+
+def _is_number(given: object) -> bool:
+    """Return whether ``given`` is NaN, infinity, or a number that a float can hold."""
+    if isinstance(given, bool) or not isinstance(given, (Real, Decimal)):
+        return False
+    try:
+        return not math.isinf(held := float(given)) or given == held
+    except (ValueError, OverflowError):
+        return False
 
 
 def as_budgets(given: Budget | Sequence[Budget] | None) -> tuple[Budget, ...]:

@@ -12,6 +12,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, FiniteFloat, ValidationError
 
+from ..errors import RunTimeoutError
 from .base_models import StrictModel
 from .list_entries import entry
 from .messages import Message, ToolCallPart, Usage, model_name
@@ -48,9 +49,9 @@ class TimelineEntry(StrictModel):
     - ``tool``: the result of a tool call, from the call until the result is stored. ``id`` is the id of the call, ``name`` the
       tool, ``input`` the arguments, ``output`` the result, ``status`` ``ok`` or ``error``.
     - ``step``: ``id`` is the step's key. ``input`` is the arguments of the function. Arguments that are not JSON are shown by
-      the names of their types. ``status`` is ``started`` or ``done``. After the end of its attempt, a step without a result
-      is ``failed`` if the agent ended the attempt, or ``unfinished`` if the attempt was interrupted, for example by a crash.
-      ``error`` is the error of a candidate of a fan-out. The entry of the attempt has the error of a failed step.
+      the names of their types. ``status`` is ``started`` or ``done``. A step without a result is ``failed`` if the agent
+      returned or raised an error. Such a step is ``unfinished`` if its attempt timed out, was interrupted or was suspended
+      before the step had a result. ``error`` is the error of a candidate of a fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
     - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting``, ``ended``,
@@ -182,13 +183,13 @@ def of_step(
     *,
     done: bool,
     input: str | None = None,
-    outcome: str | None = None,
+    attempt: AttemptInfo | None = None,
     omitted: int | None = None,
 ) -> TimelineEntry:
     """Return the entry of a step. ``times``: the start and the end of the step. ``input``: the arguments of the step.
 
-    ``outcome``: the outcome of the attempt that started a step without a result. ``omitted``: the number of bytes of a result
-    that was not read.
+    ``attempt``: the attempt that started a step without a result. ``omitted``: the number of bytes of a result that was not
+    read.
     """
     return _timed(
         TimelineEntry(
@@ -199,7 +200,7 @@ def of_step(
             ended_at=times[1],
             fence=fence,
             name=key.rpartition("/")[2].partition("#")[0],
-            status="done" if done else _OPEN_STEPS.get(outcome or "running", "unfinished"),
+            status="done" if done else _status_of_open(attempt),
             input=input,
             output=f"({omitted} bytes)" if omitted is not None else short(result) if done else None,
             error=_error_in(result),
@@ -207,9 +208,12 @@ def of_step(
     )
 
 
-_OPEN_STEPS: Final = {"running": "started", **dict.fromkeys(("completed", "failed", "retried"), "failed")}
-"""The outcome of an attempt → the status of a step of the attempt that has no result. A step of any other attempt is
-``unfinished``."""
+def _status_of_open(attempt: AttemptInfo | None) -> str:
+    """Return the status of a step that has no result. ``attempt``: the attempt that started the step."""
+    if attempt is None or attempt.outcome == "running":
+        return "started"
+    timed_out = attempt.error is not None and attempt.error.code == RunTimeoutError.code
+    return "failed" if attempt.outcome in ("completed", "failed", "retried") and not timed_out else "unfinished"
 
 
 def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineEntry:

@@ -22,7 +22,9 @@ from ..domain.size_limits import MAX_TRACEBACK_BYTES, bounded_trace
 MAX_FRAMES: Final = 60
 """Maximum number of frames of one error. The innermost frames are kept."""
 MAX_WORDS: Final = 1000
-"""Maximum number of characters of one error's own text."""
+"""Maximum number of characters of one error's own text, without its notes."""
+MAX_NOTE: Final = 400
+"""Maximum number of characters of one note of an error. An error shows its first MAX_ERRORS notes."""
 MAX_ERRORS: Final = 6
 """Maximum number of errors in a traceback: the error itself, its causes and contexts, and the errors of a group."""
 CUT: Final = "  …\n"
@@ -34,7 +36,9 @@ _OWN: Final = str(Path(__file__).parents[1])
 _LIBRARY: Final = f"{get_path('stdlib')}/"
 _LOOP: Final = str(Path(asyncio.__file__).parent)
 _PACKAGES: Final = "/site-packages/"
-_FRAME: Final = re.compile(r'^ +(?:\| +)*File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_FRAME: Final = re.compile(r'^ +File "(.+)", line (\d+), in (.+)$', re.MULTILINE)
+_HEAD: Final = re.compile(r" ?(?: \+ Exception Group )?(?:Traceback|Stack) \(most recent call last\):")
+_MARGIN: Final = re.compile(r"^(?: *\|)+")
 _IMPORTS: Final = ("<frozen importlib", str(Path(importlib.__file__).parent))
 
 
@@ -121,11 +125,31 @@ def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
 def place_in(trace: str) -> str | None:
     """Return ``file:line in function`` of the innermost frame of the user's code in the text of a traceback.
 
-    If no frame has the user's code, the innermost frame is used. Return None if the text has no frames.
+    The frames are those of the last error that has frames. If no frame has the user's code, the innermost frame is used. Return
+    None if the text has no frames.
     """
-    places = _FRAME.findall(trace)
+    places = _FRAME.findall(_last_frames(trace))
     found = ([place for place in places if _is_users(place[0])] or places)[-1:]
     return "{}:{} in {}".format(*found[0]) if found else None
+
+
+def _last_frames(trace: str) -> str:
+    """Return the lines of the frames of the last error that has frames.
+
+    Frames are the indented lines after a head. The first line that is not indented begins the error's text, which can itself
+    have lines that look like frames. A head is the first line, or follows a blank line or the separator of a group.
+    """
+    blocks: list[list[str]] = [[]]
+    inside = apart = True
+    for whole in trace.split("\n"):
+        line = _MARGIN.sub("", whole)
+        if apart and _HEAD.fullmatch(line):
+            blocks.append([])
+            inside = True
+        elif inside := inside and (not line or line.startswith("  ")):
+            blocks[-1].append(line)
+        apart = not line.strip() or line.lstrip().startswith("+-")
+    return next(("\n".join(block) for block in reversed(blocks) if _FRAME.search("\n".join(block))), "")
 
 
 def _is_users(filename: str) -> bool:
@@ -160,11 +184,10 @@ def _blocks(error: BaseException, most: int, seen: set[int]) -> Iterator[tuple[l
         users = len(stack)
     elif users is None:  # of an import hook
         users = next((n for n, frame in enumerate(stack) if not is_own(frame.filename)), None)
-    words = text if len(text) <= MAX_WORDS else f"{text[:MAX_WORDS]} …\n"
     told = [frame for frame in stack[users or 0 :] if not frame.filename.startswith(_IMPORTS)]
     if not told and users is None:
         told = stack
-    yield [head, *traceback.StackSummary.from_list(told).format()], words
+    yield [head, *traceback.StackSummary.from_list(told).format()], text
     for inner in error.exceptions[: most - 1] if isinstance(error, BaseExceptionGroup) else ():
         yield from _blocks(inner, 1, seen)
 
@@ -186,26 +209,36 @@ def _first_of_user(stack: Sequence[traceback.FrameSummary]) -> int | None:
 def _shown(error: BaseException) -> tuple[list[traceback.FrameSummary], str]:
     """Return the innermost frames of an error, and its text as Python prints it.
 
-    With the argument ``_seen``, Python leaves out the causes of the error, and the errors of a group. Python 3.13 cannot print
-    a group without its errors, so this function makes the text of a group itself.
+    A long text and long notes are cut. With the argument ``_seen``, Python leaves out the causes of the error, and the errors
+    of a group. Python 3.13 cannot print a group without its errors, so this function makes the text of a group itself.
     """
     group = isinstance(error, BaseExceptionGroup)
     alone = Exception() if group else error
     causes = {id(error.__cause__), id(error.__context__)}
     shown = traceback.TracebackException(type(alone), alone, error.__traceback__, limit=-MAX_FRAMES, compact=True, _seen=causes)
-    if not group:
-        return list(shown.stack), "".join(shown.format_exception_only())
-    notes = [f"{note}\n" for note in getattr(error, "__notes__", ())[:MAX_ERRORS]]
-    return list(shown.stack), "".join([f"{_name_of(type(error))}: {_text_of(error)}\n", *notes])
+    shown.__notes__ = None  # they follow the cut text
+    text = f"{_name_of(type(error))}: {_text_of(error)}" if group else "".join(shown.format_exception_only()).removesuffix("\n")
+    return list(shown.stack), "".join([_cut(text, MAX_WORDS), *(_cut(note, MAX_NOTE) for note in _notes_of(error))])
+
+
+def _notes_of(error: BaseException) -> list[str]:
+    """Return the first MAX_ERRORS notes of an error."""
+    notes = getattr(error, "__notes__", None)
+    return [_text_of(note) for note in notes[:MAX_ERRORS]] if isinstance(notes, (list, tuple)) else []
+
+
+def _cut(text: str, most: int) -> str:
+    return f"{text}\n" if len(text) <= most else f"{text[:most]} …\n"
 
 
 def _name_of(cls: type[BaseException]) -> str:
     return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
-def _text_of(error: BaseException) -> str:
+def _text_of(shown: object) -> str:
+    """Return the text of an error or of a note."""
     try:
-        return str(error)
+        return str(shown)
     except Exception:  # the code of a user's class
         return "<exception str() failed>"
 

@@ -39,9 +39,18 @@ def test_the_definition_of_an_agent_shows_its_budgets() -> None:
 
 def test_the_definition_shows_each_limit_as_a_number_of_json() -> None:
     """A limit that no run can reach is not shown. JSON has no infinity."""
-    budget = Budget(tokens=10, cost=Decimal("1.5"), steps=10**400, seconds=float("inf"))  # type: ignore[arg-type]
+    budget = Budget(tokens=10, cost=Decimal("1.5"), seconds=float("inf"))  # type: ignore[arg-type]
     shown = budget.describe()["limits"]
     assert shown == {"tokens": 10, "cost": 1.5} and to_json(shown) == '{"tokens": 10, "cost": 1.5}'
+
+
+@pytest.mark.parametrize("limit", [Decimal("sNaN"), Decimal("NaN"), "abc", "5", True, [1], Decimal("1e400"), 10**400])
+def test_a_limit_that_is_no_number_is_refused(limit: Any) -> None:
+    """P2: Text, booleans, NaN, and finite numbers that no float can hold. Infinity is allowed, because a float can hold it."""
+    for name in ("tokens", "cost", "steps", "seconds"):
+        with pytest.raises(InvalidInputError) as found:
+            Budget(**{name: limit})
+        assert found.value.details["field"] == "budget"
 
 
 async def test_the_request_for_a_larger_budget_has_numbers_of_json(lab: Lab) -> None:

@@ -305,11 +305,12 @@ class TestChildren:
             run = await harness.prompt("t", "hi", agent="agent")
             assert run.ok and run.text.endswith("is failed: ValueError: no luck")
 
-    async def test_k3_the_traceback_of_a_parent_names_the_line_of_its_child(self) -> None:
+    @pytest.mark.parametrize("words", ["no luck", "no luck" * 1000])
+    async def test_k3_the_traceback_of_a_parent_names_the_line_of_its_child(self, words: str) -> None:
         """K3: The message of the error does not name the line, because events and webhooks have the message."""
 
         async def broken(ctx: RunContext) -> None:
-            raise ValueError("no luck")
+            raise ValueError(words)
 
         async def parent(ctx: RunContext) -> None:
             async with asyncio.TaskGroup() as group:
@@ -319,7 +320,10 @@ class TestChildren:
         async with Harness(App({"parent": parent, "broken": broken})) as harness:
             run = await harness.prompt("t", "hi", agent="parent")
         assert run.error is not None and run.error.traceback is not None and __file__ not in run.error.message
-        assert f"no luck\nThe child failed at {__file__}:{line} in broken.\n" in run.error.traceback
+        assert (
+            f"\nThe child failed at {__file__}:{line} in broken.\n" in run.error.traceback
+            and words[:700] in run.error.traceback
+        )
 
     async def test_k3_a_child_without_a_stored_traceback_has_no_line(self) -> None:
         """K3: A filter of tracebacks can drop the child's traceback."""

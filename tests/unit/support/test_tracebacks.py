@@ -17,7 +17,7 @@ from runyard import Message, RunContext
 from runyard.app import load_app
 from runyard.errors import AppImportError, InvalidInputError
 from runyard.support import tracebacks
-from runyard.support.tracebacks import MAX_TRACEBACK_BYTES, place_in, stack_text, traceback_text
+from runyard.support.tracebacks import MAX_ERRORS, MAX_NOTE, MAX_TRACEBACK_BYTES, place_in, stack_text, traceback_text
 from runyard.testing import Harness
 
 
@@ -58,6 +58,37 @@ def test_the_place_in_a_traceback_is_the_innermost_line_of_the_users_code() -> N
     library = f'  File "{asyncio.__file__}", line 7, in run\n'
     assert place_in(library) == f"{asyncio.__file__}:7 in run"
     assert place_in("[hidden]") is None and place_in("") is None
+
+
+HEAD = "Traceback (most recent call last):\n"
+REAL = '  File "/app.py", line 7, in pay\n    refund()\n'
+TOLD = '  File "/told.py", line 9, in told\n'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{HEAD}{REAL}ValueError: x\n{TOLD}",
+        f"{HEAD}{REAL}ValueError: x\n{HEAD}{TOLD}",
+        f"{HEAD}{TOLD}KeyError: 'x'\n\nDuring handling of …:\n\n{HEAD}{REAL}ValueError: x\n{TOLD}The child failed at b.py:1.\n",
+        f"{HEAD}{REAL}ExceptionGroup: two\n\n{HEAD}ValueError: never raised\n",
+        f"{HEAD}  File '<x>'\n\n  …\n{REAL}ValueError: x\n{TOLD}",
+        f"Stack (most recent call last):\n{REAL}",
+        f"{REAL}ValueError: x\n{TOLD}",
+        '  + Exception Group Traceback (most recent call last):\n  |   File "/told.py", line 9, in told\n  | ExceptionGroup\n'
+        "  +-+---------------- 1 ----------------\n    | Traceback (most recent call last):\n"
+        '    |   File "/app.py", line 7, in pay\n    | ValueError: x\n    | File "/told.py", line 9, in told\n',
+    ],
+)
+def test_the_text_of_an_error_is_no_place(text: str) -> None:
+    """K3: An error can quote lines that look like frames, for example the output of another process."""
+    assert place_in(text) == "/app.py:7 in pay"
+
+
+def test_the_place_of_an_error_that_quotes_frames() -> None:
+    line = _raised.__code__.co_firstlineno + 3
+    for words in (f"the tool failed\n{TOLD}", f"the tool failed\n{HEAD}{TOLD}", TOLD * 100):
+        assert place_in(traceback_text(_raised(words)) or "") == f"{__file__}:{line} in _raised"
 
 
 async def test_a_stack_of_an_agent_begins_at_the_first_frame_of_its_code() -> None:
@@ -121,6 +152,29 @@ def test_a_traceback_is_bounded_and_storable_whatever_the_error_says(words: str)
     text = traceback_text(_raised(words))
     assert text is not None and "raise ValueError(" in text
     assert len(text.encode()) <= MAX_TRACEBACK_BYTES and "\0" not in text
+
+
+@pytest.mark.parametrize("group", [False, True])
+def test_the_notes_of_an_error_follow_its_text_also_if_the_text_is_cut(group: bool) -> None:
+    """K3: The line of a failed child is in a note."""
+    with pytest.raises(Exception) as found:
+        raise ExceptionGroup("x" * 5000, [OSError()]) if group else ValueError("x" * 5000)
+    found.value.add_note("The child failed at app.py:9 in pay.")
+    for _ in range(9):
+        found.value.add_note("n" * 5000)
+    text = traceback_text(found.value)
+    assert text is not None and "x …\nThe child failed at app.py:9 in pay.\nnnn" in text
+    notes = [line for line in text.splitlines() if line.startswith("nnn")]
+    assert len(notes) == MAX_ERRORS - 1 and {len(note) for note in notes} == {MAX_NOTE + 2} and notes[0].endswith("n …")
+    assert text.count("x") < 1200 and place_in(text) is not None
+
+
+@pytest.mark.parametrize("notes", ["text", 7, [object(), "b"], None])
+def test_notes_of_any_type_do_not_fail(notes: object) -> None:
+    error = _raised()
+    error.__notes__ = notes  # type: ignore[assignment]
+    text = traceback_text(error)
+    assert text is not None and "ValueError: no refund\n" in text
 
 
 def test_a_long_chain_and_a_deep_stack_keep_the_innermost_frame() -> None:
