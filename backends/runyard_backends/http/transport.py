@@ -95,8 +95,8 @@ class Transport:
 
     @asynccontextmanager
     async def stream(self, *path: str, last: str | None) -> AsyncIterator[AsyncGenerator[Frame] | None]:
-        """Open a stream after the id ``last`` (None: from the start). Return a generator of its frames until the connection
-        ends, or None if the stream has no more events."""
+        """Open a stream after the id ``last`` (None: from the start). Return None if the stream has no more events. Otherwise
+        return a generator, which yields frames until the connection ends."""
         headers = {"Accept": "text/event-stream", **({"Last-Event-ID": _header(last)} if last is not None else {})}
         request = self._request("GET", _path(path), None, None, headers)
         request.extensions["timeout"] = {**request.extensions["timeout"], "read": MAX_SILENCE_SECONDS}

@@ -68,8 +68,8 @@ class PostgresWebhookStore:
         return Page([_delivery(row) for row in rows[:limit]], more)
 
     async def redeliver(self, delivery_id: str) -> bool:
-        """Schedule a delivery again that arrived or failed. Return False if there is no such delivery, or if its webhook was
-        removed or disabled."""
+        """Make a delivery due again if it arrived or failed. Return False if the delivery does not exist or is pending, or if
+        its webhook was removed or disabled."""
         again: bool = await self.db.value("redeliver", self.tenant, delivery_id)
         return again
 

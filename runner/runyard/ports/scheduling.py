@@ -212,8 +212,9 @@ class EventLog(Protocol):
     whose id ends in ``-1``. Such an event is the first event of an attempt, or comes from a call outside of attempts.
 
     ``forget`` deletes the streams of threads. Events that are appended later reach the current followers, but are not stored.
-    ``trim`` drops streams until the remaining streams fit the limit of the deployment. First it drops the streams of runs that
-    stopped longest ago, then the streams whose last event is oldest. A reader of a dropped stream finds a ``gap``.
+    ``trim`` drops streams until the remaining streams fit the limit of the deployment. First it drops the streams of stopped
+    runs, beginning with the run that stopped longest ago. Then it drops the other streams, beginning with the stream whose last
+    event is oldest. A reader of a dropped stream finds a ``gap``.
     """
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None: ...

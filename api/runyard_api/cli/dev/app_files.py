@@ -48,10 +48,10 @@ class AppFiles:
         return sorted(path for path in changed if path.resolve() in self._files)
 
     def refresh(self) -> None:
-        """Start another import, and end an import that still runs.
+        """End an import that still runs, then start another import.
 
-        Until the end of the import, the files are those of the earlier import, and those that import statements name. The user
-        may repair one of them.
+        Until the new import has ended, this object keeps the files of earlier imports. It also adds the files that the app's
+        import statements name now. A change of one of these files may be the repair of an app that cannot be loaded.
         """
         self._import.stop()
         self.error = None
