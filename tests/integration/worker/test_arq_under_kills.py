@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from typing import TypeVar
 
 import msgpack
@@ -16,7 +16,6 @@ import pytest
 from arq import create_pool
 from arq.connections import ArqRedis, RedisSettings
 from arq.jobs import Job
-from redis.asyncio import Redis
 from redis.exceptions import RedisError
 
 from runyard import Client
@@ -35,18 +34,18 @@ DEATHS = ("runs.accept.after=crash+9", "runs.statuses.after=crash+3")
 T = TypeVar("T")
 
 
+class CarefulRedis(EmbeddedRedis):
+    """A server that writes each change to its file before it answers. By default a server answers up to two seconds earlier
+    while its disk is busy, and a kill loses the change."""
+
+    def _settings(self) -> dict[str, object]:
+        return super()._settings() | {"appendfsync": "always"}
+
+
 @pytest.fixture
-async def redis() -> AsyncIterator[EmbeddedRedis]:
-    with EmbeddedRedis(appendonly=True) as server:
-        await write_before_answers(server)
+def redis() -> Iterator[EmbeddedRedis]:
+    with CarefulRedis(appendonly=True) as server:
         yield server
-
-
-async def write_before_answers(server: EmbeddedRedis) -> None:
-    """Let a started server write each change to its file before it answers. By default a server answers up to two seconds
-    earlier while its disk is busy, and a kill loses the change."""
-    async with Redis.from_url(server.url) as client:
-        await client.config_set("appendfsync", "always")
 
 
 async def persistent(call: Callable[[], Awaitable[T]]) -> T:
@@ -110,7 +109,6 @@ async def test_each_job_is_one_run_whatever_dies(postgres_url: str, redis: Embed
                     await asyncio.to_thread(redis.kill)
                     await asyncio.sleep(moments.uniform(0.1, 0.5))
                     await asyncio.to_thread(redis.restart)
-                    await persistent(lambda: write_before_answers(redis))
             died = [process.pid for process in fleet.processes.values() if process.returncode is not None]
             await fleet.start(arq_queues="arq:queue")
             for n in range(JOBS):
