@@ -233,8 +233,7 @@ class App:
     def find(self, name: str | None) -> AgentSpec | None:
         """Return the agent ``name``, or None if this app has no such agent. ``name`` may be given without the namespace.
 
-        A name that ends with ``/`` stands for the default agent of its namespace. If ``name`` is None, or is such a name with
-        the app's namespace, return the app's default agent."""
+        Return the app's default agent if ``name`` is None, or the app's namespace with ``/`` at its end."""
         if is_agent(name):
             return self.agents.get(qualified(self.namespace, name))
         return self.default if name is None or namespace_of(name) == self.namespace else None
