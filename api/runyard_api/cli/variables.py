@@ -45,9 +45,9 @@ OTHER: Final[Mapping[str, tuple[str, str]]] = {
 
 OF_TOOLS: Final = (f"{PREFIX}TEST_", f"{PREFIX}GROWTH_", f"{PREFIX}BENCH_")
 """The prefixes of the variables of runyard's own tests and benchmarks."""
-OF_SERVICE: Final = "_SERVICE_HOST"
-"""The end of a variable that Kubernetes sets for each service. It sets more variables with the same beginning."""
-_OF_SERVICE: Final = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_[A-Z]+(?:_(?:PROTO|PORT|ADDR))?)?)$")
+SERVICE_HOST: Final = "_SERVICE_HOST"
+"""The end of the name of a variable that Kubernetes sets for each service. The beginning is the name of the service."""
+_SERVICE_END: Final = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?:_\d+_[A-Z]+(?:_(?:PROTO|PORT|ADDR))?)?)$")
 
 
 def unknown() -> Iterator[str]:
@@ -58,12 +58,12 @@ def unknown() -> Iterator[str]:
     """
     known = {settings.variable(name) for settings in SETTINGS for name in settings.model_fields} | OTHER.keys()
     names = {*os.environ, *_in_file()}
-    services = {name.removesuffix(OF_SERVICE) for name in names if name.endswith(OF_SERVICE)}
+    services = {name.removesuffix(SERVICE_HOST) for name in names if name.endswith(SERVICE_HOST)}
     for name in sorted(names):
         found = name.upper()
         if not (found.startswith(PREFIX) and re.fullmatch(r"\w+", name, re.ASCII)) or found in known:
             continue
-        if not name.startswith(OF_TOOLS) and _OF_SERVICE.sub("", name) not in services:
+        if not name.startswith(OF_TOOLS) and _SERVICE_END.sub("", name) not in services:
             own = (each.removeprefix(PREFIX) for each in known)
             similar = get_close_matches(found.removeprefix(PREFIX), own, n=1)
             meant = f"; did you mean {PREFIX}{similar[0]}?" if similar else ""

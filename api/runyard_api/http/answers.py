@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, FiniteFloat, ValidationError
 
+from runyard.agents.budgets import LimitName
 from runyard.client.run_handle import RunResult
 from runyard.domain.api_keys import Scope
 from runyard.domain.limits import Limit
@@ -206,7 +207,7 @@ class AgentBudget(BaseModel):
 
     per: Literal["run", "thread"]
     on_exceeded: Literal["fail", "ask"]
-    limits: dict[Literal["tokens", "cost", "steps", "seconds"], FiniteFloat] = Field(
+    limits: dict[LimitName, FiniteFloat] = Field(
         description="Limits of `tokens`, `cost` (US dollars), `steps` and `seconds`, by name."
     )
 

@@ -2678,10 +2678,10 @@ FUNCTION runyard.make_thread(for_tenant text, thread_id text, of_agent text) RET
 -- lock_not_available is raised, or NULL for the session's limit. 0 skips the threads that another transaction has locked.
 FUNCTION runyard.lock_threads(thread_keys bigint[], patience integer) RETURNS bigint[];
 
--- Make and return the missing threads of plain requests, in the order of their ids. Raise lock_not_available, which undoes the call, if a
--- thread with such an id is still being removed, or if a host's run waits for it. A thread gets the agent of its first request. This is
--- checked after the insert, because the insert may wait for other transactions that make the same threads. If two transactions wait for
--- each other, lock_timeout ends one of the waits.
+-- Make and return the missing threads of plain requests, in the order of their ids. A thread gets the agent of its first request. Raise
+-- lock_not_available, which undoes the caller's work, if a deleted thread with such an id is still being removed, or if a host has accepted
+-- a run for such an id. The function looks for both after the insert, because the insert may wait for other transactions that make the
+-- same threads. If two transactions wait for each other, lock_timeout ends one of the waits.
 FUNCTION runyard.make_threads(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.threads;
 
 -- Raise locked if the runs of a deleted thread with this id are still being removed. Otherwise a new run could not be

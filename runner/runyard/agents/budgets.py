@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from numbers import Real
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias, get_args
 
 from ..domain.messages import Usage
 from ..domain.quoting import brief
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 GO_ON: Final[JsonObject] = {"type": "boolean"}
 """Schema of the answer to the question whether to continue. After ``true`` the run may use the same amount again."""
 
-LIMITS: Final = ("tokens", "cost", "steps", "seconds")
+LimitName: TypeAlias = Literal["tokens", "cost", "steps", "seconds"]
+LIMITS: Final[tuple[LimitName, ...]] = get_args(LimitName)
 """The names of the limits of a budget."""
 
 

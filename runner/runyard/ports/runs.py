@@ -38,8 +38,9 @@ class RunStore(Protocol):
 
     ``accept_many``: accept prompts, and return the run or the error of each, in order. Prompts of one thread keep their order.
     If a prompt fails with one of OUTAGES, the later prompts are not accepted and have the same error. An existing run may lack
-    large values (``Run.omitted``). ``series``: the calls with the later and earlier prompts of the same caller. A store that is
-    not remote may get the next call of a series before it has returned from the last call.
+    large values (``Run.omitted``). ``series``: an object that the successive calls of one caller share. A store that is not
+    remote may get the second call of a series before it has returned from the first. If the first call could not reach the
+    store, the second call sends no prompt (:class:`~.commands.PromptSeries`).
 
     ``admit``: admit due runs, apply the deadlines of HITL requests and waits, and fail runs that did not start by their
     ``expires_at``. Each of these three tasks covers at most ``limit`` threads of all tenants. The reconciler calls ``admit`` in

@@ -102,10 +102,10 @@ BEGIN
     RETURN locked;
 END $$;
 
--- Make and return the missing threads of plain requests, in the order of their ids. Raise lock_not_available, which undoes the call, if a
--- thread with such an id is still being removed, or if a host's run waits for it. A thread gets the agent of its first request. This is
--- checked after the insert, because the insert may wait for other transactions that make the same threads. If two transactions wait for
--- each other, lock_timeout ends one of the waits.
+-- Make and return the missing threads of plain requests, in the order of their ids. A thread gets the agent of its first request. Raise
+-- lock_not_available, which undoes the caller's work, if a deleted thread with such an id is still being removed, or if a host has accepted
+-- a run for such an id. The function looks for both after the insert, because the insert may wait for other transactions that make the
+-- same threads. If two transactions wait for each other, lock_timeout ends one of the waits.
 CREATE OR REPLACE FUNCTION runyard.make_threads(for_tenant text, requests runyard.request[]) RETURNS SETOF runyard.threads
 LANGUAGE plpgsql AS $$
 DECLARE
