@@ -47,13 +47,13 @@ LOOK = 0.02
 
 PROGRESS = """
 SELECT thread_id, count(*) FILTER (WHERE status = 'completed') AS completed
-FROM runyard.runs WHERE thread_id = ANY ($1) GROUP BY thread_id
+FROM runyard.runs WHERE tenant = '' AND NOT deleted AND thread_id = ANY ($1) GROUP BY thread_id
 """
 ORDER = """
 SELECT count(*) FILTER (WHERE messages <> $2) AS missing, count(*) FILTER (WHERE started < before) AS out_of_order
 FROM (SELECT (SELECT count(*) FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.run_id = r.run_id) AS messages,
              r.first_seq AS started, lag(r.last_seq) OVER (PARTITION BY r.thread_key ORDER BY r.lane_seq) AS before
-      FROM runyard.runs r WHERE r.thread_id = ANY ($1)) runs
+      FROM runyard.runs r WHERE r.tenant = '' AND NOT r.deleted AND r.thread_id = ANY ($1)) runs
 """
 ROW_BYTES = """
 WITH t AS (SELECT thread_key FROM runyard.threads WHERE thread_id = $1),
