@@ -14,7 +14,7 @@ from ..support import metrics
 
 MEASURE_SECONDS: Final = 5.0
 """Minimum time between two measurements, in seconds."""
-MEASURE_TIME_SHARE: Final = 0.02
+MEASURE_TIME_SHARE: Final = 0.01
 """Maximum fraction of the time that measurements may take. If measurements are slow, they are made less often."""
 
 OF_QUEUES: Final = (

@@ -110,7 +110,7 @@ CREATE OR REPLACE FUNCTION runyard.waiting(
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET enable_bitmapscan = off SET enable_sort = off SET enable_hashjoin = off SET enable_mergejoin = off
 SECURITY DEFINER SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    l runyard.live_runs;
+    got record;
     r runyard.runs;
     examined integer := 0;
     first_time timestamptz := coalesce(after_time, '-infinity');
@@ -119,19 +119,32 @@ BEGIN
     IF first_time < now() - within THEN
         first_time := now() - within; first_no := 0;
     END IF;
-    FOR l IN
-        SELECT x.* FROM runyard.live_runs x
-        WHERE x.status = 'queued' AND x.lane_seq IS NOT NULL AND x.waits_for_permit IS NULL
-          AND (x.changed_at, x.accept_no) > (first_time, first_no) AND x.changed_at < now() - unchanged
-        ORDER BY x.changed_at, x.accept_no LIMIT most
+    FOR got IN
+        SELECT l.changed_at, l.accept_no, x.kind, x.job
+        FROM (SELECT y.* FROM runyard.live_runs y
+              WHERE y.status = 'queued' AND y.lane_seq IS NOT NULL AND y.waits_for_permit IS NULL
+                AND (y.changed_at, y.accept_no) > (first_time, first_no) AND y.changed_at < now() - unchanged
+              ORDER BY y.changed_at, y.accept_no LIMIT most) l
+        LEFT JOIN LATERAL ( -- as in runyard.leads_lane, of which the call would cost more than the rest of the statement
+            SELECT y.accept_no FROM runyard.live_runs y WHERE y.thread_key = l.thread_key AND y.lane = l.lane
+              AND y.lane_seq > CASE l.lane WHEN '' THEN (SELECT t.lane_floor FROM runyard.threads t WHERE t.thread_key = l.thread_key) ELSE 0 END
+              AND y.lane_seq < l.lane_seq ORDER BY y.lane_seq DESC LIMIT 1) earlier ON true
+        LEFT JOIN LATERAL (
+            SELECT y.kind, runyard.job_of(y.thread_key, y.run_id, y.lane, y.kind, y.queue, y.priority, y.tenant, y.not_before,
+                CASE WHEN y.fence IS NULL OR y.fence < y.queued_fence THEN
+                    jsonb_build_object('thread_id', y.thread_id, 'fence', y.queued_fence, 'attempt', y.attempt + 1) END) AS job
+            FROM runyard.runs y WHERE y.accept_no = l.accept_no AND coalesce(y.not_before, y.admitted_at) < now() - unchanged) x
+            ON earlier.accept_no IS NULL
+        ORDER BY l.changed_at, l.accept_no
     LOOP
         examined := examined + 1;
-        place_time := l.changed_at; place_no := l.accept_no;
-        CONTINUE WHEN NOT runyard.leads_lane(l);
-        SELECT x.* INTO r FROM runyard.runs x WHERE x.accept_no = l.accept_no;
-        r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read these large columns
-        CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
-        job := runyard.job(r);
+        place_time := got.changed_at; place_no := got.accept_no; job := got.job;
+        CONTINUE WHEN job IS NULL;
+        IF got.kind <> 'prompt' THEN
+            SELECT y.* INTO r FROM runyard.runs y WHERE y.accept_no = got.accept_no;
+            r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read these large columns
+            CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
+        END IF;
         RETURN NEXT;
     END LOOP;
     IF examined = most THEN
