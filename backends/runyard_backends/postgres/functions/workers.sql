@@ -133,8 +133,8 @@ BEGIN
             SELECT y.kind, runyard.job_of(y.thread_key, y.run_id, y.lane, y.kind, y.queue, y.priority, y.tenant, y.not_before,
                 CASE WHEN y.fence IS NULL OR y.fence < y.queued_fence THEN
                     jsonb_build_object('thread_id', y.thread_id, 'fence', y.queued_fence, 'attempt', y.attempt + 1) END) AS job
-            FROM runyard.runs y WHERE y.accept_no = l.accept_no AND coalesce(y.not_before, y.admitted_at) < now() - unchanged) x
-            ON earlier.accept_no IS NULL
+            FROM runyard.runs y WHERE earlier.accept_no IS NULL AND y.accept_no = l.accept_no
+              AND coalesce(y.not_before, y.admitted_at) < now() - unchanged) x ON true
         ORDER BY l.changed_at, l.accept_no
     LOOP
         examined := examined + 1;
