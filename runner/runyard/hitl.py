@@ -122,8 +122,8 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and middleware of ``engine``. For each tool or middleware without a channel, the list
-    has None."""
+    """Return a list with the channel of each :class:`AskUserTool` and each approval policy of ``engine``. A missing channel is
+    None."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:

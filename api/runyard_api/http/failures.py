@@ -63,8 +63,8 @@ class Failures:
 class OwnScheme:
     """Authenticates callers with the host's own function.
 
-    If an address has too many failures, a request from this address is refused without a call of the function, unless the
-    function has accepted the caller before.
+    If an address has too many failures, unknown callers from this address are refused without a call of the function. Callers
+    that the function has accepted before are known.
     """
 
     def __init__(self, authenticate: Authenticate, failures: Failures) -> None:

@@ -178,7 +178,7 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, self._announcing(cycle, app))
 
     def _announcing(self, cycle: RequestResponseCycle, app: ASGIApp) -> Any:
-        """Return ``app`` with ``Connection: close`` in a response that begins before its request is complete."""
+        """Wrap ``app``. A response that begins before its request is complete gets the header ``Connection: close``."""
 
         async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
             async def answer(message: Message) -> None:

@@ -117,7 +117,8 @@ class MessageInput(StrictBody):
     source: Source | None = Field(None, description="Original of a message that was converted from another format.")
 
     def message(self) -> Message:
-        """Return this body as a message without a second validation, because that would take longer than the first one."""
+        """Return this body as a message. The values are not validated again, because this would take longer than the first
+        validation."""
         content = self.content
         parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else [_part(part) for part in content]
         return Message.model_construct(

@@ -94,9 +94,10 @@ def as_budgets(given: Budget | Sequence[Budget] | None) -> tuple[Budget, ...]:
 
 
 def budgets_of(function: object) -> list[JsonObject]:
-    """Return the budgets that the definition of an agent shows, as JSON: those of ``serve`` and of :class:`~runyard.Agent`.
+    """Return the budgets in the definition of an agent, as JSON. Only ``serve`` and :class:`~runyard.Agent` put budgets into a
+    definition.
 
-    A function that gives its budgets to :func:`.engine.drive` does not show them.
+    Budgets that a function gives to :func:`.engine.drive` are not in its definition.
     """
     given: object = getattr(function, "budget", None)
     shown = given if isinstance(given, Sequence) else (given,)

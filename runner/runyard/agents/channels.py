@@ -146,7 +146,8 @@ class InMemoryChannel:
         return pending[request_id]
 
     def _pending(self) -> dict[str, _Waiting]:
-        """Return the questions whose askers wait. A cancelled asker leaves its question in ``_waiting`` until its task runs."""
+        """Return the questions whose askers wait. The question of a cancelled asker stays in ``_waiting`` until the asker's
+        task runs."""
         return {request_id: waiting for request_id, waiting in self._waiting.items() if not waiting.answer.done()}
 
 

@@ -36,8 +36,8 @@ class RunResult:
     """The result of a run that has ended or is suspended.
 
     ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
-    of the incomplete lists: ``messages``, ``requests`` or both. A list is incomplete if all its entries have more bytes than
-    the caller allowed.
+    of the incomplete lists: ``messages``, ``requests`` or both. A list is incomplete if its entries together have more bytes
+    than the caller allowed.
     """
 
     run: Run

@@ -87,7 +87,7 @@ class ThreadCalls(Calls):
         ``tags``: return threads with all of these tags. ``newest_first``: begin at the newest thread, not at the oldest. Over
         HTTP, an API of an earlier release ignores ``newest_first``. Large values are left out
         (:attr:`runyard.models.Thread.omitted`). A page may have fewer threads than ``limit``. The ``next`` of the last page is
-        None. It continues a list in the same order only.
+        None. A ``next`` continues a list in the same order only.
 
         Raises InvalidInputError, InvalidCursorError.
         """

@@ -61,7 +61,7 @@ def first_problem(error: ValidationError) -> tuple[str, str, Any]:
 
 
 def words_of(fault: Mapping[str, Any]) -> str:
-    """Return the message of a fault that pydantic found, in words for somebody who does not know our classes."""
+    """Return the message of a fault that pydantic found, in words for a reader who does not know the classes of runyard."""
     return "Input should be an object" if fault["type"] == "model_type" else str(fault["msg"]).removeprefix("Value error, ")
 
 

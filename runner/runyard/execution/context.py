@@ -303,7 +303,8 @@ class RunContext(Parking):
         return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
 
     async def ask_all(self, questions: Mapping[str, tuple[JsonObject, JsonObject | None]]) -> dict[str, JsonValue]:
-        """Ask several questions together, and return the answers by key. ``questions``: payload and answer schema by key."""
+        """Ask several questions together, and return the answers by key. ``questions``: a map from each key to the payload and
+        the answer schema."""
         async with asyncio.TaskGroup() as group:
             asked = {key: group.create_task(self.ask(payload, schema, key=key)) for key, (payload, schema) in questions.items()}
         return {key: task.result() for key, task in asked.items()}

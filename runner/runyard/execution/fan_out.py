@@ -219,7 +219,8 @@ class FanOutJob:
     def _verdict(self, answer: ProbeAnswer, assignment: Message, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
         """Return the verdict in the answer of the judge, and the number of the chosen candidate or None.
 
-        The verdict contains ``assignment``, the message that the judge got, without its metadata, because they repeat the text.
+        The verdict contains ``assignment``, the message that the judge got. The metadata of this message are left out, because
+        they repeat the text.
         """
         bare = assignment.model_copy(update={"metadata": {}})
         written = [bare.model_copy(update={"run_id": m.run_id}) if m.id == bare.id else m for m in answer.written]

@@ -323,7 +323,8 @@ class Transcript:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """End the attempt if the store refuses a write in the block: another attempt has the run, or the run was cancelled."""
+        """End the attempt if the store refuses a write in the block. The store refuses a write if another attempt has the run,
+        or if the run was cancelled."""
         try:
             yield
         except (StaleFenceError, CancelRequestedError) as error:

@@ -123,7 +123,8 @@ def dev(
 
 
 def _record(folder: Path, announced: dev_file.Deployment, trouble: str) -> None:
-    """Record how a worker ended in the file of ``dev``. If the disk refuses the file, ``dev`` continues without the record."""
+    """Write the outcome of a worker to the file of ``dev``. If the disk refuses the file, ``dev`` continues without the
+    record."""
     with suppress(OSError):
         dev_file.write(folder, replace(announced, trouble=trouble))
 
