@@ -22,8 +22,8 @@ def at(time: datetime | None) -> str:
 
 class TestExplain:
     async def test_explain_names_why_a_queued_run_waits(self, world: World) -> None:
-        """R12: ``explain`` names why a queued run waits: a run ahead in its lane, no worker, no worker with its agent, or no
-        free worker."""
+        """R12: ``explain`` names the reason why a queued run waits. The reason is an earlier run of the lane, no worker, no
+        worker with its agent, or no free worker."""
         await world.accept("r1")
         await world.accept("r2")
         await world.accept("r3")

@@ -182,7 +182,7 @@ def open_branch(db: Database, thread: ThreadState, cut: tree.CutAt, lane: str) -
 
 
 def freeze(thread: ThreadState, run: RunState) -> None:
-    """Fix the messages that the run will see, so that concurrent changes do not affect the run."""
+    """Fix the messages that the run will see. Later changes of the thread do not affect them."""
     assert run.branch is not None
     run.cutoff = thread.next_completion - 1
     run.context = tuple(tree.view(thread, run.branch))
@@ -225,7 +225,7 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
     """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. Skip a
-    message whose id the run has already, so that a call can be repeated after a lost reply."""
+    message whose id the run has already. A call can therefore be repeated after a lost reply."""
     if not messages:
         return []
     limits.check_size(db, messages)

@@ -42,7 +42,8 @@ def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObj
 
 
 def patched(before: JsonObject, patch: JsonObject | None, name: str) -> JsonObject:
-    """Return ``before`` merged with ``patch``, without the keys that are None in ``patch``. Without a patch, return {}."""
+    """Return ``before`` merged with ``patch``. A key with the value None in ``patch`` is removed. Without a patch, return
+    {}."""
     more = check_json(patch or {}, name)
     both = merged({} if patch is None else before, more, name)
     return {key: value for key, value in both.items() if key not in more or value is not None}

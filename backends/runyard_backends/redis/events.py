@@ -96,8 +96,8 @@ class RedisEventLog:
         server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. If the id of an event is not higher than the stream's last id, the event
-        is dropped without an error."""
+        """Add events of runs of one thread, in order. An event is dropped without an error, unless its id is higher than the
+        stream's last id."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
@@ -354,8 +354,8 @@ class _Position:
         self._expects_events = True
 
     def expect_events(self) -> None:
-        """Record that the next page should have events. If that page is empty, and the last event that was read is no longer in
-        the stream, :meth:`turn_page` yields a gap."""
+        """Record that the next page should have events. If that page is empty, and the stream lacks the last event that was
+        read, :meth:`turn_page` yields a gap."""
         self._expects_events = True
 
     def is_ahead(self, id_: EventId) -> bool:

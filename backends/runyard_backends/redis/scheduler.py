@@ -83,10 +83,10 @@ class RedisScheduler:
         ends.
 
         ``wait``: maximum seconds to wait before the claim. The claim never waits longer than LANE_POLL_SECONDS. The wait ends
-        earlier if a submission wakes this worker, or if :meth:`end_wait` is called. If the worker's last claim found a job
-        that is due later, the wait ends at this due time at the latest. Redis executes the claim as soon as the wait ends,
-        without another round trip. If this version cannot decode a job, the job is put back with a delay, so that a worker of
-        another version can take it.
+        earlier if a submission wakes this worker, or if :meth:`end_wait` is called. If the worker's last claim found a delayed
+        job, the wait ends at the due time of this job at the latest. Redis executes the claim as soon as the wait ends, without
+        another round trip. If this version cannot decode a job, the job is put back with a delay. A worker of another version
+        can then take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")

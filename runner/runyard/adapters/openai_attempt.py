@@ -159,8 +159,8 @@ class Attempt:
         return output
 
     async def add(self, items: Sequence[Any]) -> None:
-        """Of the results in ``items``, store those that are not stored yet. These are the results of handoffs, of denied calls,
-        and of the SDK's own tools.
+        """Store the results in ``items`` that are not stored yet. These are the results of handoffs, of denied calls, and of
+        the SDK's own tools.
         """
         fresh: list[JsonObject] = []
         for item in openai_items.checked(items):

@@ -24,10 +24,10 @@ class LineageCalls(RunCalls):
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
         """Return the thread, at most ``limit`` ancestors and at most ``limit`` children. Large values are left out.
 
-        The list of ancestors also ends at about 4 MiB. If some ancestors are deleted, the list may have more than ``limit``
-        ancestors, because the next page must begin at a thread that is not deleted. The lineage ends after a thousand deleted
-        ancestors. To read further ancestors, call this method with the thread id ``next_ancestor``. To read further children,
-        call :meth:`threads` with this thread as the parent and the cursor ``next_children``.
+        The list of ancestors also ends at about 4 MiB. The next page must begin at a thread that exists. If some ancestors are
+        deleted, the list may therefore have more than ``limit`` ancestors. The lineage ends after a thousand deleted ancestors.
+        To read further ancestors, call this method with the thread id ``next_ancestor``. To read further children, call
+        :meth:`threads` with this thread as the parent and the cursor ``next_children``.
 
         The ``child_runs`` of the result are the result of :meth:`child_runs` with the same limit.
 

@@ -67,8 +67,8 @@ class RunResult:
     def text(self) -> str:
         """The text of the last assistant message of a completed run. The text is empty if the run wrote no such message.
 
-        If the run did not complete, this property raises the errors of :meth:`raise_for_status`, because the last text of such
-        a run is not an answer.
+        If the run did not complete, its last text is not an answer. The property then raises the errors of
+        :meth:`raise_for_status`.
         """
         return self.raise_for_status().last_text
 

@@ -232,10 +232,10 @@ class RunCalls(ThreadCalls):
         """Delete the content of a run that has ended and whose messages are in no context.
 
         Such a run is failed, dead, cancelled without ``keep``, or a fork job. The content of a run is its messages, input,
-        result, error, metadata, requests and steps. A fork or a branch that begins at a message of the run keeps all messages
-        of the run that are visible in the fork or branch. The run's row stays, with ``deleted_at``. A repeated enqueue with the
-        run's id finds this row and executes nothing. Lists do not show the run. Events of the run stay in streams until they
-        expire. A repetition of the delete changes nothing.
+        result, error, metadata, requests and steps. A fork or a branch may begin at a message of the run. The messages of the
+        run that it shows are kept. The run's row stays, with ``deleted_at``. A repeated enqueue with the run's id finds this
+        row and executes nothing. Lists do not show the run. Events of the run stay in streams until they expire. A repetition
+        of the delete changes nothing.
 
         Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
         """
@@ -338,7 +338,7 @@ class RunCalls(ThreadCalls):
     ) -> AsyncGenerator[Event]:
         """Yield a run's events after ``last_event_id``, live, until the run ends or is suspended.
 
-        ``found``: the run, if the caller has just read it, so that the run is not read again. See
+        ``found``: the run, if the caller has just read it. The run is then not read again. See
         :func:`runyard.events.run_stream.follow_run`. Raises RunNotFoundError.
         """
         return self.backend.streams.follow_run(thread_id, run_id, last_event_id, found=found)
@@ -353,8 +353,8 @@ class RunCalls(ThreadCalls):
     async def thread_cursor(self, thread_id: str) -> str:
         """Return the cursor at which :meth:`stream_thread` without a cursor begins.
 
-        A reader that stores this cursor loses no event, even if its connection breaks before the first event. Raises
-        ThreadNotFoundError.
+        A reader can store this cursor before it connects. The reader then loses no event if its connection breaks before the
+        first event. Raises ThreadNotFoundError.
         """
         return await self.backend.streams.thread_cursor(thread_id)
 

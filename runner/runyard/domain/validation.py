@@ -55,7 +55,8 @@ def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, Any]:
-    """Return the path (such as ``retry.delay``) of the first field that pydantic refused, the fault, and the refused value."""
+    """Return three values about the first field that pydantic refused: its path (such as ``retry.delay``), the fault, and the
+    refused value."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), words_of(first), first["input"]
 
@@ -112,7 +113,7 @@ def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | Non
     """Return ``moment`` if it is None, or has a time zone and is in ALLOWED_YEARS (UTC). Otherwise raise InvalidInputError.
 
     A time without a time zone is refused, because it would be another instant on another machine. The allowed years end before
-    the last year that Python supports, so that a duration can be added to each allowed time.
+    Python's last year. A duration can therefore be added to each allowed time.
     """
     if moment is None:
         return None

@@ -54,7 +54,7 @@ DEFAULT_TOTAL_BYTES: Final = 2**30
 class StreamUsage:
     """The number of bytes of a deployment's streams, and the number of streams that were dropped before they expired.
 
-    The number of dropped streams starts again at 0 after the server has lost its data, and after a long time without events.
+    The number of dropped streams starts again at 0 after a loss of the server's data, and after a long time without events.
     ``memory``: on the fullest server, the bytes that count for the memory limit. ``max_memory``: the memory limit of this
     server, or 0 without a limit. Both are 0 if the server does not report them.
     """
@@ -107,7 +107,7 @@ class Job:
 
 
 def requirement(agent: str | None, version: str | None = None) -> str:
-    """Return the name of what a run requires of its worker: the agent, and the version of the app if it is given.
+    """Return the name of a run's requirement of its worker. The name has the agent, and the version of the app if it is given.
 
     Names of agents and versions have printable characters only. Two requirements therefore never have the same name.
     """
@@ -122,7 +122,8 @@ def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event
 
 @dataclass(frozen=True, slots=True)
 class OutsideEvent:
-    """An event that no attempt writes: the cancel or the failure of a run that no worker executes, or the death of a run.
+    """An event that no attempt writes. It reports that a run became dead, or that a run without a worker was cancelled or
+    failed.
 
     ``agent`` and ``queue``: the agent and the queue of the run.
     """

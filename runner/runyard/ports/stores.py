@@ -199,10 +199,10 @@ class WorkerStore(Protocol):
     number of runs that the call examines. ``within``: examine only runs whose last change is not older than this time.
     ``still_waiting``: return the jobs of those runs of ``refs`` for which ``waiting`` would return a job. ``waiting`` and
     ``still_waiting`` leave out runs that changed within the time ``unchanged``. ``waiting``, ``still_waiting`` and ``orphans``
-    examine no suspended run, no external run, no run that waits for a permit, and no run of a live worker. ``report_block``:
-    record where user code blocks the worker's main loop (None: nothing blocks it). If the worker dies, its attempts end with an
-    error that names this line of code. ``report_redis``: record why the worker cannot reach Redis (None: it reaches Redis). The
-    time of the first report stays. ``report_block`` and ``report_redis`` change nothing for a dead or unknown worker.
+    leave out suspended runs, external runs, runs that wait for a permit, and runs of live workers. ``report_block``: record
+    where user code blocks the worker's main loop (None: nothing blocks it). If the worker dies, its attempts end with an error
+    that names this line of code. ``report_redis``: record why the worker cannot reach Redis (None: it reaches Redis). The time
+    of the first report stays. ``report_block`` and ``report_redis`` change nothing for a dead or unknown worker.
 
     ``prune``: delete data whose retention has passed. At most about ``limit`` rows of each kind are deleted. The rows of dead
     workers have no maximum. Return True if more rows are possibly left to delete.

@@ -152,8 +152,8 @@ async def each_its_own(
     an answer yet, the error is raised. If some items have an answer, the error becomes the answer of all other items.
 
     ``thread``: a function that returns the thread of an item. If ``thread`` is given, the items are also split after
-    LockedError, but the items of one thread stay in one call and get the same answer if the thread stays locked. If ``thread``
-    is None, LockedError is handled like BackendUnavailableError.
+    LockedError. The items of one thread then stay in one call. If the thread stays locked, all of them get the same answer. If
+    ``thread`` is None, LockedError is handled like BackendUnavailableError.
     """
     answers: dict[int, Answer | Exception] = {}
     parts = [list(range(len(items)))]

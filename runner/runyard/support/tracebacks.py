@@ -93,7 +93,8 @@ def trace_field(trace: str | None) -> dict[str, str]:
 def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
     """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first.
 
-    The leading frames of the program's start, of the event loop and of runyard are left out, unless the stack has no others.
+    The leading frames of the program's start, of the event loop and of runyard are left out, unless the stack has only such
+    frames.
     """
     whole = list(frames)
     looping = [frame.f_code.co_filename.startswith(_LOOP) for frame, _ in whole]

@@ -216,7 +216,7 @@ class Rescue:
         return submitted
 
     async def _look_at_recent(self) -> None:
-        """Examine the runs that changed since RECENT_SECONDS before the last pass."""
+        """Examine the runs that changed after a certain time: RECENT_SECONDS before the last pass."""
         began = self._clock()
         page = await self._backend.workers.waiting(
             unchanged=MIN_HEAD_AGE,
