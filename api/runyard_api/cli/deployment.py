@@ -37,8 +37,8 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment. Its URLs come from the first of these sources that has them: the root options, the
-        environment, the ``runyard dev`` of this folder, ``.env``. Raises the errors of
+        """Return the deployment. The URLs are searched in the root options, the environment, the ``runyard dev`` of this
+        folder, and ``.env``, in this order. Raises the errors of
         :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 

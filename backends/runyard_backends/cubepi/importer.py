@@ -217,8 +217,8 @@ class _ThreadImport:
             after = page[-1].row
 
     async def _save_extra(self) -> None:
-        """Set the thread's extra to the extra of the source. When a run of the thread completes later, this extra becomes the
-        extra of forks after that run."""
+        """Set the thread's extra to the extra of the source. The next run of the thread that completes saves this extra. Forks
+        after that run get it."""
         assert self._stored is not None
         extra: dict[str, JsonValue] = {key: None for key in self._stored.extra if key not in (*self._thread.extra, STATE)}
         extra.update(self._thread.extra)

@@ -31,7 +31,7 @@ def check_json(value: Any, name: str) -> Any:
 
 
 def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObject:
-    """Return ``before`` merged with ``more``. The values of ``more`` replace those of ``before``. ``name``: the field of a
+    """Return ``before`` merged with ``more``. If both have a key, the value of ``more`` is used. ``name``: the field of a
     thread, ``extra`` or ``config``. Raises InvalidInputError if the result has more than MAX_EXTRA bytes."""
     both = {**before, **more}
     size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))

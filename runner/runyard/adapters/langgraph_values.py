@@ -64,7 +64,7 @@ class Encoded:
 def is_itemised(value: object) -> bool:
     """Return whether a value is stored as items. A list of messages is stored as items.
 
-    A list of at least MIN_ITEMS values is stored as items, unless all values are numbers or None.
+    Another list is stored as items if it has at least MIN_ITEMS values, and not only numbers and None.
     """
     if type(value) is not list or not value:
         return False
@@ -111,8 +111,7 @@ def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, s
 def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
     """Compare two lists, given by their segments ``old`` and ``new``.
 
-    Return the number of items that both lists have in common at their beginning, and the segments of the remaining items of the
-    second list.
+    Return the number of equal items at the beginning of both lists, and the segments of the remaining items of the second list.
     """
     shared = 0
     triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))

@@ -40,8 +40,8 @@ class Budget:
     cancelled runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
     attempt. ``ask`` asks a human. If the human answers ``true``, the limit is raised by its original amount.
 
-    Raises InvalidInputError if no limit is given, for a limit of 0 or less, for NaN, for a limit that is not a number, and for
-    a finite number that is too large for a float. A limit can be a Decimal or infinity.
+    Raises InvalidInputError if no limit is given. Each limit must be a number above 0, and not NaN. A limit can be a Decimal or
+    infinity. A finite limit must fit into a float.
     """
 
     tokens: int | None = None

@@ -229,7 +229,7 @@ class RunCalls(ThreadCalls):
         return changed.run
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run that has ended and whose messages are in no context.
+        """Delete the content of an ended run whose messages are in no context.
 
         Such a run is failed, dead, cancelled without ``keep``, or a fork job. The content of a run is its messages, input,
         result, error, metadata, requests and steps. A fork or a branch may begin at a message of the run. The messages of the

@@ -186,9 +186,9 @@ class Scheduler(Protocol):
     job of this run and the same token. ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled,
     no worker executes the jobs that the call took. The reconciler submits them again after their locks expire. ``has``: the
     requirements that the worker fulfils. If a job of ``queues`` requires one of them, the worker can get this job before the
-    job is due. ``missing_jobs`` returns those of the given jobs that the scheduler does not have. For such a job, the run does
-    not hold the lane's lock, and no worker is about to get the job. Locks of the workers ``dead`` do not count. ``end_wait``
-    ends the wait of a worker's current or next ``claim`` and loses no job.
+    job is due. ``missing_jobs`` returns the given jobs that the scheduler does not have. The run of such a job does not hold
+    the lane's lock, and no worker is about to get the job. Locks of the workers ``dead`` do not count. ``end_wait`` ends the
+    wait of a worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...

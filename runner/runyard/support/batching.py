@@ -143,7 +143,8 @@ async def each_its_own(
     items: Sequence[Item],
     thread: Callable[[Item], Hashable] | None = None,
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``. If the call fails, send the halves of the items, so that a bad item does not fail the others.
+    """Return ``call(items)``. If the call fails, send each half of the items in a separate call. A bad item then does not fail
+    the others.
 
     For one bad item among n, this sends at most 2 log2(n) + 1 calls. Halves are sent one after the other, so that items keep
     their order. Use this function only for calls that may be repeated.

@@ -126,8 +126,8 @@ def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
 def place_in(trace: str) -> str | None:
     """Return ``file:line in function`` of the innermost frame of the user's code in the text of a traceback.
 
-    The frames are those of the last error that has frames. If no frame has the user's code, the innermost frame is used. Return
-    None if the text has no frames.
+    Only the last error with frames is searched. If no frame has the user's code, the innermost frame is used. Return None if
+    the text has no frames.
     """
     places = _FRAME.findall(_last_frames(trace))
     found = ([place for place in places if _is_users(place[0])] or places)[-1:]
@@ -137,8 +137,8 @@ def place_in(trace: str) -> str | None:
 def _last_frames(trace: str) -> str:
     """Return the lines of the frames of the last error that has frames.
 
-    Frames are the indented lines after a head. The first line that is not indented begins the error's text, which can itself
-    have lines that look like frames. A head is the first line, or follows a blank line or the separator of a group.
+    Frames are the indented lines after a head. The first line that is not indented begins the error's text. This text can
+    itself have lines that look like frames. A head is the first line, or follows a blank line or the separator of a group.
     """
     blocks: list[list[str]] = [[]]
     inside = apart = True
