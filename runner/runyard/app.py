@@ -76,9 +76,8 @@ class AgentSpec:
     async def execute(self, ctx: RunContext) -> None:
         """Call the agent's function, and wait for its end.
 
-        Raises InvalidInputError if the function returns a value that cannot be awaited, and RuntimeError if the agent calls
-        ``sys.exit``. A function can return such a value, because :func:`as_function` also accepts a sync wrapper of an async
-        function."""
+        Raises RuntimeError if the agent calls ``sys.exit``. Raises InvalidInputError if the function returns a value that
+        cannot be awaited. This can happen, because :func:`as_function` also accepts a sync wrapper of an async function."""
         try:
             result: object = self.function(ctx)
             if not inspect.isawaitable(result):
@@ -252,8 +251,8 @@ class App:
     def queues(self) -> list[str]:
         """The queues of the agents in the order of registration, the default queue, and the queue of the namespace.
 
-        Jobs without an agent wait in the default queue. Runs that were accepted before a worker of the namespace was
-        registered wait in the queue of the namespace."""
+        Jobs without an agent wait in the default queue. A run may be accepted before any worker of the namespace is registered.
+        Such a run waits in the queue of the namespace."""
         own = [self.namespace] if self.namespace else []
         return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue, *own]))
 

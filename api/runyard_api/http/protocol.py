@@ -43,7 +43,8 @@ refusal."""
 class Protocol(HttpToolsProtocol):
     """Limits the time, the bytes and the pipelined requests of a connection. Refuses ambiguous requests.
 
-    When the client disconnects, the request in progress is informed, even if other requests wait behind it on the connection.
+    When the client disconnects, the request in progress gets the disconnect at once, even if other requests wait on the
+    connection.
     """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:

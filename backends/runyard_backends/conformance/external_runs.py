@@ -121,8 +121,8 @@ class TestExternalRunsWithoutWorkers:
             await cp.append(T, [user("late", run_id="x")])
 
     async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
-        """R13: The completion of an external run does not check tool cycles, because the ``Agent`` checks them before it
-        completes the run."""
+        """R13: The completion of an external run does not check tool cycles. The ``Agent`` checks them before it completes the
+        run."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])

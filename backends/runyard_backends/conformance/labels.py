@@ -169,7 +169,7 @@ class TestLabels(TestLabelsWithoutWorkers):
         assert [leaf.labels for leaf in await world.leaves()] == [["p1", "p2", "trunk"]]
 
     async def test_a_branch_without_a_message(self, world: World) -> None:
-        """B9: The label of a branch without a message is not listed until the branch has a message."""
+        """B9: A labelled branch without a message is not listed. It is listed as soon as it has a message."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?", parent_id=ROOT_ID)
         await world.threads.set_label(T, "other")

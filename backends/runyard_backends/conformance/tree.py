@@ -358,8 +358,8 @@ class TestParallel:
         assert await shape(world) == {("p1!", 4), ("p2!", 4)}
 
     async def test_prompt_at_its_end_takes_its_lane(self, world: World) -> None:
-        """B8: A prompt at the end of a parallel branch is admitted to the lane of this branch, because each branch belongs to
-        one lane."""
+        """B8: Each branch belongs to one lane. A prompt at the end of a parallel branch is therefore admitted to the lane of
+        this branch."""
         await world.turn("r1")
         await world.turn("p", options=PARALLEL)
         end = await world.id_of("p!")

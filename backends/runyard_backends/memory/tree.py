@@ -145,7 +145,7 @@ def cutoff_of(thread: ThreadState, entry: Entry) -> int:
 
 def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
     """Return the messages that are visible after a run that has just completed. The snapshot ends at the last message that a
-    completed run of the branch stored or saw at its claim (F1, F10)."""
+    completed run of the branch has stored, or has seen at its claim (F1, F10)."""
     assert run.branch is not None
     done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
     high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)

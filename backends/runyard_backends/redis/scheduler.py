@@ -134,8 +134,8 @@ class RedisScheduler:
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         """Return the jobs of ``jobs`` that are missing from Redis. The runs of all ``jobs`` are due in Postgres. A job is
-        present if its run holds the lane's lock, or if Redis makes the job due within a minute. Any other job is missing. A
-        job with a later due time also counts as missing, because this time comes from the clock of another Redis server.
+        present if its run holds the lane's lock, or if Redis makes the job due within a minute. Any other job is missing. A job
+        with a later due time also counts as missing. This time comes from the clock of another Redis server.
 
         ``dead``: the ids of dead workers. Their locks do not count. A worker that reaches Redis but not Postgres renews its
         locks for some seconds after it was declared dead.

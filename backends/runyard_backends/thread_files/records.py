@@ -124,8 +124,8 @@ class RequestLine(StrictModel):
 
 class LeafLine(StrictModel):
     """A leaf of the thread. ``depth``: the number of messages on its path. An import compares this number with the path in the
-    deployment. ``labels``: the labels of the leaf's branch. ``labelled``: the id of the message to whose branch an import gives
-    these labels, or None without labels."""
+    deployment. ``labels``: the labels of the leaf's branch. ``labelled``: a message of the branch to which an import gives
+    these labels, by id. None without labels."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str

@@ -142,7 +142,7 @@ def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
 
 
 def _name(item: object) -> object:
-    """Return a name that all versions of an item share: the id of a message, or the identity of another object."""
+    """Return a name that all versions of an item have. The name is the id of a message, or the identity of another object."""
     return item.id if isinstance(item, BaseMessage) and item.id else id(item)
 
 

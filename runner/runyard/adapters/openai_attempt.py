@@ -1,4 +1,5 @@
-"""The record of an attempt of an OpenAI Agents SDK agent: answers of models, results of tools, and approvals."""
+"""The record of an attempt whose agent comes from the OpenAI Agents SDK. The record has answers of models, results of tools,
+and approvals."""
 
 from __future__ import annotations
 

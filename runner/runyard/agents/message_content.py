@@ -113,7 +113,7 @@ def _file(part: MediaPart) -> dict[str, Any] | None:
 
 
 def _base64(data: str | None) -> str | None:
-    """Return ``data`` in the alphabet of base64 that pydantic accepts, or None if it is not valid base64."""
+    """Return ``data`` in the base64 alphabet that pydantic accepts. Return None for invalid base64."""
     try:
         padded = (data or "").translate(_STANDARD) + "=" * (-len(data or "") % 4)
         return base64.urlsafe_b64encode(base64.b64decode(padded, validate=True)).decode() or None

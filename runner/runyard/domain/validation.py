@@ -44,8 +44,8 @@ def new_id() -> str:
 def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
     """Return ``value`` if it is a valid id. Otherwise raise :class:`InvalidInputError`.
 
-    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid, because URL resolution removes them from a
-    path, even percent-encoded (RFC 3986, 5.2.4).
+    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid. The resolution of a URL removes them from a
+    path, even if they are percent-encoded (RFC 3986, 5.2.4).
     """
     if not (isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {most} printable characters, got {brief(value)}", field=name)

@@ -93,9 +93,9 @@ class ThreadCursor:
     def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
         """Return this position with at most MAX_NAMED_RUNS open runs, in at most ``room`` bytes.
 
-        If runs are left out, the returned position is an earlier position. Runs that wait are left out first, because a
-        listing of the runs accepted after ``since`` finds them again. If a run that does not wait is left out, ``top`` is set
-        below the fence of its end. Otherwise the end of the run would count as seen.
+        If runs are left out, the returned position is an earlier position. Runs that wait are left out first. A listing of the
+        runs that were accepted after ``since`` finds them again. If a run that does not wait is left out, ``top`` is set below
+        the fence of its end. Otherwise the end of the run would count as seen.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):

@@ -167,8 +167,8 @@ class RunContext(Parking):
         A later attempt gets the recorded result and does not call ``fn``.
 
         ``key``: the name of the step in its run. The default consists of the function's name and the number of the function's
-        earlier calls in this attempt. An agent that skips steps because its history has their results must give keys, for
-        example the ids of tool calls.
+        earlier calls in this attempt. An agent may skip a step because its history has the result. Such an agent must give
+        keys, for example the ids of tool calls.
 
         The timeline of the run shows the first 300 characters of the arguments. An argument that is not JSON is shown by the
         name of its type.

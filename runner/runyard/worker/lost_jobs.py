@@ -161,7 +161,7 @@ class Rescue:
         self._sweep_again_at = self._clock() + LANE_LOCK_SECONDS + 1.0
 
     async def step(self) -> None:
-        """Make one pass. After an error of a server, begin a sweep, because Redis may have lost data, and raise the error."""
+        """Make one pass. After an error of a server, raise the error, and begin a sweep. Redis may have lost data."""
         if self._clock() >= self._sweep_again_at:
             self._sweep_again_at = float("inf")
             self._rotation.sweep()

@@ -68,10 +68,10 @@ def dev(
     """Serve an app and the HTTP API on private servers. The command migrates the schema. Data stays in .runyard/.
 
     If RUNYARD_POSTGRES_URL or RUNYARD_REDIS_URL is set in the environment, `dev` uses the server of this URL instead of a
-    private one. If such a server is on another machine, `dev` asks before it uses the server, unless --configured is given.
-    `dev` migrates the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the
-    workers. `dev` ends when this command ends. Without a COMMAND, `dev` opens the console in the browser if it runs in a
-    terminal on a machine with a display.
+    private one. If such a server is on another machine, `dev` asks before it uses the server. With --configured, `dev` does not
+    ask. `dev` migrates the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the
+    workers. `dev` ends when this command ends. Without a COMMAND, in a terminal on a machine with a display, `dev` opens the
+    console in the browser.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
