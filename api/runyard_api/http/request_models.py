@@ -272,7 +272,7 @@ class SendSignal(StrictBody):
 class Abort(StrictBody):
     """The end of a run that waits for a human."""
 
-    reason: str = Field("no answer is to be expected", min_length=1, max_length=2000, description="The model will read it.")
+    reason: str = Field("no answer is expected", min_length=1, max_length=2000, description="The model will read it.")
     run_id: Id | None = Field(None, description="Id of the run, if several wait.")
 
 

@@ -70,8 +70,8 @@ def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> 
 
 
 def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool) -> SpanContext | None:
-    """Return the caller's context as the propagators of the process (OTEL_PROPAGATORS) read it. Return None if there is no
-    valid context."""
+    """Read the caller's context with the propagators of the process (OTEL_PROPAGATORS). Return None if there is no valid
+    context."""
     from opentelemetry import propagate
     from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 

@@ -107,7 +107,7 @@ class TestExplain:
         await world.claim("dead")
         dead = await world.run("dead")
         why = (
-            "run dead crashed 3 times without progress: its worker died while it ran alone; redrive it when the cause is mended"
+            "run dead crashed 3 times without progress: its worker died while executing it alone; redrive it when the cause is repaired"
         )
         assert await world.runs.explain(T, "dead") == f"dead at {at(dead.finished_at)}: poison: {why}"
 

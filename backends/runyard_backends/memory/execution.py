@@ -78,7 +78,7 @@ def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str,
     if worker is not None and not crashed and run.run.worker_id != worker_id:
         return Claim(ref, "busy")
     crashes = crash_count.count(run, crashed=crashed)
-    if (effects := crash_count.end(db, thread, run, crashes, "its worker died while it ran alone")) is not None:
+    if (effects := crash_count.end(db, thread, run, crashes, "its worker died while executing it alone")) is not None:
         return Claim(ref, "ended", effects=effects)
     return _start(db, thread, run, worker_id, ref, crashes=crashes, takeover=True)
 
@@ -211,7 +211,7 @@ def _found(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
     try:
         return db.run(attempt.ref)
     except RunNotFoundError:
-        raise StaleFenceError(f"run {attempt.run_id!r} is gone", run_id=attempt.run_id, fence=attempt.fence) from None
+        raise StaleFenceError(f"run {attempt.run_id!r} does not exist", run_id=attempt.run_id, fence=attempt.fence) from None
 
 
 def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:

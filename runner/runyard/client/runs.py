@@ -105,8 +105,8 @@ class RunCalls(ThreadCalls):
 
         The outcome is the handle of the run, or the error that :meth:`enqueue` would raise. A refused prompt does not affect
         the others. Prompts of one thread are accepted in their order. A prompt whose run id was accepted before, with the same
-        content, has a handle with ``created=False``. The ``accepted`` run of such a handle has no large values, like a run in a
-        list (:attr:`runyard.models.Run.omitted`). The prompts are sent to the store in batches of 1,000. If an outcome is
+        content, has a handle with ``created=False``. In the ``accepted`` run of such a handle, large values are left out, as in
+        lists (:attr:`runyard.models.Run.omitted`). The prompts are sent to the store in batches of 1,000. If an outcome is
         BackendUnavailableError, the prompt may have been accepted, and the later prompts were not sent. Repeat the call with
         the same run ids.
 
