@@ -47,7 +47,7 @@ class PostgresWorkerStore:
         """Register a worker. The id of a worker that was declared dead cannot be used again.
 
         The budgets of agents are stored for display only. If they cannot be stored, the worker is registered without them, and
-        the failure is logged. Raises WorkerDeadError, and BackendUnavailableError, after which the call can be repeated.
+        the failure is logged. Raises WorkerDeadError. After a BackendUnavailableError, the call can be repeated.
         """
         agents = codec.to_json(dict(worker.agents))
         await self.db.row(
