@@ -133,8 +133,8 @@ class TestCheckpointerWithoutWorkers:
 class TestCheckpointer(TestCheckpointerWithoutWorkers):
     @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
     async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
-        """A2, H3: The id of a request must be possible as a segment of a URL. A call that saves a request with another id is
-        refused and stores nothing."""
+        """A2, H3: The id of a request must fit into the path of a URL. A call that saves a request with another id is refused
+        and stores nothing."""
         request = HitlRequest(request_id=request_id)
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.save_pending_request(T, request)
@@ -238,8 +238,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("run_id", ["", "..", "a\nb", "x" * 256])
     async def test_a_run_has_an_id_that_a_path_can_name(self, world: World, run_id: str) -> None:
-        """A2, R13: A run id must be possible as a segment of a URL. A call with another run id is refused and stores
-        nothing."""
+        """A2, R13: A run id must fit into the path of a URL. A call with another run id is refused and stores nothing."""
         cp = world.checkpointer
         for call_of in (
             cp.append(T, [user("x", run_id=run_id)]),

@@ -106,7 +106,7 @@ class MemoryFanOutStore:
         return {n: self._outcome(started) for n, started in by_number if started is not None}
 
     def _outcome(self, run: RunState) -> CandidateRun:
-        """Return the run of a candidate with its last messages that fit in a page."""
+        """Return the run of a candidate, with as many of its last messages as fit in a page."""
         left, shown = self.db.page_bytes, list[Message]()
         for entry in reversed(run.own()):
             left -= message_size(entry.message)
