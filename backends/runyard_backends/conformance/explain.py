@@ -106,9 +106,8 @@ class TestExplain:
         await world.crash("dead", 3)
         await world.claim("dead")
         dead = await world.run("dead")
-        why = (
-            "run dead crashed 3 times without progress: its worker died while executing it alone; redrive it when the cause is repaired"
-        )
+        how = "its worker died while executing it alone; redrive it when the cause is repaired"
+        why = f"run dead crashed 3 times without progress: {how}"
         assert await world.runs.explain(T, "dead") == f"dead at {at(dead.finished_at)}: poison: {why}"
 
     async def test_explain_of_a_run_outside_any_worker(self, world: World) -> None:

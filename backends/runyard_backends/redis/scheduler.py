@@ -64,8 +64,8 @@ class RedisScheduler:
         self._submits: Batcher[Job, None] = Batcher(self._submit, limit=JOBS_PER_CALL, in_flight=2)
 
     async def submit(self, jobs: Sequence[Job]) -> None:
-        """Add the ``queued`` events of ``jobs`` to their streams, and offer the jobs to the workers. A job that is offered
-        already keeps the earlier of the two due times. Concurrent calls share round trips to Redis."""
+        """Add the ``queued`` events of ``jobs`` to their streams, and offer the jobs to the workers. If a job is already
+        offered, it keeps the earlier of the two due times. Concurrent calls share round trips to Redis."""
         if len(jobs) == 1:  # asyncio.gather would take one more turn of the event loop
             await self._submits(jobs[0])
         else:

@@ -124,8 +124,8 @@ class RequestLine(StrictModel):
 
 class LeafLine(StrictModel):
     """A leaf of the thread. ``depth``: the number of messages on its path. An import compares this number with the path in the
-    deployment. ``labels``: the labels of the leaf's branch. ``labelled``: a message of the branch to which an import gives
-    these labels, by id. None without labels."""
+    deployment. ``labels``: the labels of the leaf's branch. ``labelled``: the id of a message. An import gives the labels to
+    the branch of this message. None without labels."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str

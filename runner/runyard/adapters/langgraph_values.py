@@ -147,8 +147,8 @@ def _name(item: object) -> object:
 
 
 def _joined(places: Sequence[int]) -> list[Stretch]:
-    """Join consecutive items of the list to store into stretches. ``places``: for each item, its index in the known list, or -1
-    for a new item."""
+    """Join consecutive items into stretches. The items belong to the list that will be stored. ``places``: for each item, its
+    index in the known list, or -1 for a new item."""
     stretches: list[Stretch] = []
     at, length = 0, len(places)
     while at < length:
