@@ -316,7 +316,7 @@ class PostgresRunStore:
         return codec.request(row) if row else None
 
     async def answered(self, thread_id: str, response_id: str) -> HitlRequest | None:
-        """Return the request of a thread that has the answer ``response_id``, or None."""
+        """Return the thread's request with the answer ``response_id``, or None."""
         row = await self.db.row("answered_request", self.tenant, thread_id, response_id)
         return codec.request(row) if row else None
 

@@ -143,7 +143,7 @@ class HeadLine(StrictModel):
 
 
 class NoteLine(StrictModel):
-    """Data of the thread that was not exported."""
+    """A note about data of the thread that the file lacks."""
 
     type: Literal["note"] = "note"
     what: str = Field(max_length=MAX_NOTE)

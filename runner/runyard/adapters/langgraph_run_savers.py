@@ -92,8 +92,8 @@ async def probe_saver(
 ) -> tuple[ProbeSaver, GraphState]:
     """Return a saver in memory, and the state with which it begins.
 
-    The state is the state of the first message in ``candidates`` that has one. Without candidates, the state is empty. Raises
-    CheckpointMissingError if no candidate has a state (F13).
+    This is the state of the first of ``candidates`` (message ids) that has a state. Without candidates, the state is empty.
+    Raises CheckpointMissingError if no candidate has a state (F13).
     """
     saver = ProbeSaver()
     if not candidates:

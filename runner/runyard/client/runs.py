@@ -179,7 +179,7 @@ class RunCalls(ThreadCalls):
     async def signal(
         self, thread_id: str, name: str, value: JsonValue = None, *, signal_id: str | None = None, sent_by: str | None = None
     ) -> Signal:
-        """Send a signal to a thread. A run of the thread that waits for ``name`` continues (:meth:`RunContext.wait_for`).
+        """Send a signal to a thread. If a run of the thread waits for ``name``, it continues (:meth:`RunContext.wait_for`).
 
         Without such a run, the signal is kept until a run waits for it. ``value``: a JSON value. ``signal_id``: the client's id
         of this signal. A repetition with the same id changes nothing. ``sent_by``: the name of the sender. The HTTP API refuses

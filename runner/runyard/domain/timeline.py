@@ -236,7 +236,7 @@ def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineE
 
 
 def of_wait(wait: Wait, at: datetime, run: Run, *, child: str | None, omitted: int | None = None) -> TimelineEntry:
-    """Return the entry of a wait of ``run`` that began ``at``. ``child``: the status of the child.
+    """Return the entry of a wait of ``run``. ``at``: the begin of the wait. ``child``: the status of the child.
 
     ``omitted``: the number of bytes of a signal's value that was not read.
     """

@@ -67,7 +67,7 @@ class RunStore(Protocol):
 
     ``statuses``: return the status of each of ``runs`` (pairs of thread id and run id), or None for an unknown run.
 
-    ``answered``: return the request of a thread that was answered with ``response_id``, or None.
+    ``answered``: return the thread's request with the answer ``response_id``, or None.
 
     ``delete_run``: delete the content of a run that ended and is in no context. Messages that a fork or a branch shows are
     kept. The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
