@@ -63,8 +63,8 @@ class TestInheritanceWithoutWorkers:
         assert await world.texts("e") == ["a1"]
 
     async def test_inherited_message_said_again(self, world: World) -> None:
-        """B1, I3: Storing an inherited message again in the fork returns the inherited message. A message of the source that
-        was not inherited can be stored in the fork."""
+        """B1, I3: Storing an inherited message again in the fork returns the inherited message. The fork can store a message of
+        the source that it did not inherit."""
         plain = await world.threads.store_message("t", user("plain"))
         await world.turn("r1")
         later = await world.threads.store_message("t", user("later"))

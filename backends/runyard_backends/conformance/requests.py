@@ -215,7 +215,7 @@ class TestHitl:
         assert (await world.runs.respond(1, request_id=two.request_id, response_id="y")).created
 
     async def test_a_request_is_found_by_its_answer(self, world: World) -> None:
-        """H3: ``answered`` returns the request of the thread that has the answer, and None for other threads and answers."""
+        """H3: ``answered`` returns the thread's request with the answer, and None for other threads and answers."""
         request = await world.suspended("r1")
         await world.runs.respond("yes", thread_id=T, response_id="x")
         found = await world.runs.answered(T, "x")

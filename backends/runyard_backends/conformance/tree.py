@@ -130,7 +130,7 @@ class TestTreeWithoutWorkers:
         assert await shape(world) == {("so?", 3)}
 
     async def test_prefix_of_a_branch_is_fixed(self, world: World) -> None:
-        """S2: The new branch does not show a run of the older branch that completes after the new branch began."""
+        """S2: A run of the older branch completes after the new branch began. The new branch does not show this run."""
         cp = world.checkpointer
         await cp.claim_run(T, "slow")
         await cp.append(T, [said("slow", run_id="slow")])

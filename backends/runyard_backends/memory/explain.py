@@ -1,4 +1,4 @@
-"""Explain why a run waits (R12). Make the events of a run that follow from the stored state of the run."""
+"""Explain why a run waits (R12). Make the events that follow from the stored state of a run."""
 
 from __future__ import annotations
 

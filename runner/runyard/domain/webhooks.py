@@ -70,7 +70,7 @@ class Webhook(BaseModel):
             )
 
 
-NO_SECRET: Final = "RUNYARD_WEBHOOK_SECRET is not set for the workers; no delivery can be signed and sent"
+NO_SECRET: Final = "RUNYARD_WEBHOOK_SECRET is not set for the workers; nothing is sent unsigned"
 """The ``error`` of a delivery whose worker has no secret to sign it."""
 
 

@@ -136,9 +136,9 @@ class CheckpointFilter:
 class GraphStart:
     """The state with which a run's graph begins (F13).
 
-    ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last message
-    of the thread that the state contains, or None. ``unseen``: the ids of messages before ``base_id`` that the state lacks.
-    Such messages were stored after the run of ``base_id`` began, or their run was redriven after this time.
+    ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last of the
+    thread's messages in the state, or None. ``unseen``: the ids of messages before ``base_id`` that the state lacks. Such
+    messages were stored after the run of ``base_id`` began, or their run was redriven after this time.
     """
 
     line: LineRef
