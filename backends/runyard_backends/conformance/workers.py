@@ -309,8 +309,8 @@ class TestWorkers:
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_orphans_say_which_wait_for_their_cancel(self, world: World, dies: str) -> None:
-        """R10: A claim ends an orphaned run with a requested cancel, even in a paused queue. The order of the cancel and the
-        death does not matter."""
+        """R10: A claim ends an orphaned run whose cancel was requested, even in a paused queue. The request may come before or
+        after the worker's death."""
         await world.start("cancelled")
         await world.start("lost", thread="u")
         await world.backend.queues.pause("default")

@@ -298,7 +298,7 @@ _JUDGED: Final = {"number", "text", "messages", "stop_reason", "error", "thread_
 def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
     """Return the number in a judge's answer: an integer, ``{"winner": …}``, or the first number in a text.
 
-    Return None if no candidate that succeeded has this number. Raises InvalidInputError for a number that is too long.
+    Return None if no successful candidate has this number. Raises InvalidInputError for a number that is too long.
     """
     if isinstance(value, dict):
         value = value.get("winner")
