@@ -13,7 +13,7 @@ T = TypeVar("T")
 async def gather(ask: Callable[[int, str | None], Awaitable[Page[T]]], limit: int, cursor: str | None = None) -> Page[T]:
     """Return up to ``limit`` items as one page. ``ask``: a function that returns a page for a limit and a cursor.
 
-    Several pages are read if necessary, because a page before the last one can be short or empty.
+    A page can be short or empty even if it is not the last one. Several pages are then read.
     """
     found: list[T] = []
     while True:

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 
 def clock(moment: datetime | None) -> str:
-    """Return a moment in local time, to the second: for today, the time of day, else the date and the time."""
+    """Return a moment in local time, to the second. A moment of today is returned without its date."""
     if moment is None:
         return ""
     local, today = moment.astimezone(), datetime.now(UTC).astimezone().date()

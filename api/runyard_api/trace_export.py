@@ -63,7 +63,7 @@ def flush() -> None:
 
 
 def _exporters() -> list[str]:
-    """Return the names of the exporters that the variables ask for."""
+    """Return the names of the exporters that the OTEL_* variables name."""
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
         return []
     default = "otlp" if any(os.environ.get(name) for name in ENDPOINTS) else ""
@@ -87,7 +87,7 @@ def _exporter(name: str) -> SpanExporter:
 
 
 def _otlp_exporter() -> str:
-    """Return the name of the exporter of the protocol that the variables choose."""
+    """Return the name of the exporter for the protocol that the OTEL_* variables name."""
     for variable in PROTOCOLS:
         if protocol := os.environ.get(variable, "").strip():
             if protocol not in EXPORTER_OF:

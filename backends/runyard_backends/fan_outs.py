@@ -52,8 +52,8 @@ def page_of_candidates(
     """Return the page with the candidates ``numbers``. The page ends before the last of them if it has about ``budget`` bytes.
     Raises InvalidCursorError.
 
-    ``records``: the records of the candidates ``numbers``. The value of a record, and the messages of a run that has ended,
-    are None if they do not fit in the page.
+    ``records``: the records of the candidates ``numbers``. If the value of a record does not fit in the page, it is None. The
+    same holds for the messages of an ended run.
     """
     if numbers.start >= job.total:
         raise InvalidCursorError("not a cursor of this list", field="cursor")

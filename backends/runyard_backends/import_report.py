@@ -13,7 +13,7 @@ MAX_NOTES: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Data of a thread that was not imported, or the reason why the thread was not imported."""
+    """A note about data of a thread that the import left out, or the reason why the thread was not imported."""
 
     thread_id: str
     what: str

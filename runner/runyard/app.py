@@ -76,9 +76,8 @@ class AgentSpec:
     async def execute(self, ctx: RunContext) -> None:
         """Call the agent's function, and wait for its end.
 
-        Raises InvalidInputError if the function returns a value that cannot be awaited, and RuntimeError if the agent calls
-        ``sys.exit``. A function can return such a value, because :func:`as_function` also accepts a sync wrapper of an async
-        function."""
+        Raises RuntimeError if the agent calls ``sys.exit``. Raises InvalidInputError if the function returns a value that
+        cannot be awaited. This can happen, because :func:`as_function` also accepts a sync wrapper of an async function."""
         try:
             result: object = self.function(ctx)
             if not inspect.isawaitable(result):
@@ -100,17 +99,17 @@ class App:
     the name ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
-    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version
-    of the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
-    ``on_version_mismatch``: what a worker does, after a suspension or a crash, with a run that another version began. ``run``
+    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of
+    the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
+    ``on_version_mismatch``: what a worker does with a run that another version began before a suspension or a crash. ``run``
     executes the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
     VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue. The
     default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map from the
     names of some agents to their options. The options of ``serve`` have precedence over the options of all agents. The options
     of a map have precedence over the options of ``serve``. ``traceback_filter``: a function that is called with each traceback
     of the program's code before a worker stores or logs the traceback. The function is also called with the stack of a blocked
-    main loop, and with the text of the arguments of each step. The function returns the text to keep, or None to keep no
-    text. Without a filter, the whole text is kept: at most 8 KiB of a traceback and 300 characters of arguments.
+    main loop, and with the text of the arguments of each step. The function returns the text to keep, or None to keep no text.
+    Without a filter, at most 8 KiB of a traceback and 300 characters of arguments are kept.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
@@ -146,7 +145,7 @@ class App:
             self._add(name, as_function(agent), named.get(name, AgentOptions()), hitl=False)
 
     def register(self, spec: AgentSpec) -> None:
-        """Add an agent. ``spec.name``: the name without the namespace, which this call puts before the name.
+        """Add an agent. ``spec.name``: the name without the namespace. This call adds the namespace.
 
         Raises InvalidInputError if the name is taken, or if the name or the queue is not a valid id."""
         try:
@@ -233,7 +232,7 @@ class App:
     def find(self, name: str | None) -> AgentSpec | None:
         """Return the agent ``name``, or None if this app has no such agent. ``name`` may be given without the namespace.
 
-        Return the app's default agent if ``name`` is None, or the app's namespace with ``/`` at its end."""
+        If ``name`` is None, or consists of the app's namespace and a ``/``, return the app's default agent."""
         if is_agent(name):
             return self.agents.get(qualified(self.namespace, name))
         return self.default if name is None or namespace_of(name) == self.namespace else None
@@ -252,8 +251,8 @@ class App:
     def queues(self) -> list[str]:
         """The queues of the agents in the order of registration, the default queue, and the queue of the namespace.
 
-        Jobs without an agent wait in the default queue. Runs that were accepted before a worker of the namespace was
-        registered wait in the queue of the namespace."""
+        Jobs without an agent wait in the default queue. A run may be accepted before any worker of the namespace is registered.
+        Such a run waits in the queue of the namespace."""
         own = [self.namespace] if self.namespace else []
         return list(dict.fromkeys([*(spec.queue for spec in self.agents.values()), self.default_queue, *own]))
 
@@ -369,7 +368,7 @@ def load_app(path: str) -> App:
 
 
 def _remedy(module: ModuleType, attribute: str) -> str:
-    """Return words that say what to do if ``module`` lacks the ``attribute`` that should be its App."""
+    """Return advice for a ``module`` that has no App with the name ``attribute``."""
     if apps := [name for name, value in vars(module).items() if isinstance(value, App)]:
         return f"its Apps: {', '.join(apps)}"
     if hasattr(module, "__path__"):
@@ -378,7 +377,7 @@ def _remedy(module: ModuleType, attribute: str) -> str:
 
 
 def check_app(app: object, path: str = "the app") -> App:
-    """Return ``app``. If it is not an App, raise InvalidInputError, which says what to do. ``path``: the name of ``app``."""
+    """Return ``app``. Raise InvalidInputError with advice if it is not an App. ``path``: the name of ``app``."""
     if isinstance(app, App):
         return app
     if isinstance(app, ModuleType):

@@ -188,8 +188,8 @@ class SQLiteCheckpointer(_Connected):
     """Threads in a SQLite file, for agents on one machine. Several processes may use one file. Install ``runyard[sqlite]``.
 
     ``path``: the file. A missing file is created, with its tables. Use a checkpointer with ``async with``. ``async with``
-    raises BackendUnavailableError if the file cannot be used, DataCorruptedError if the file is not a SQLite file, and
-    SchemaMismatch. A write waits up to ten seconds for a write of another process. After ten seconds, the waiting write raises
+    raises SchemaMismatch, BackendUnavailableError if the file cannot be used, and DataCorruptedError if the file is not a
+    SQLite file. A write waits up to ten seconds for a write of another process. After ten seconds, the waiting write raises
     LockedError.
     """
 

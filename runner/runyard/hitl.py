@@ -122,8 +122,8 @@ def ask_user_tool(
 
 
 def bound_channels(engine: Engine[Any, Any]) -> list[Channel | None]:
-    """Return the channels of the tools and middleware of ``engine``. For each tool or middleware without a channel, the list
-    has None."""
+    """Return a list with the channel of each :class:`AskUserTool` and each approval policy of ``engine``. A missing channel is
+    None."""
     found: list[Channel | None] = []
 
     def visit(toolset: AbstractToolset[Any]) -> None:
@@ -219,8 +219,8 @@ ApprovalPolicy: TypeAlias = Callable[[ToolCallPart], Decision | Awaitable[Decisi
 class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     """Decides about every tool call before the tool is executed (H9).
 
-    ``policy``: a function of the tool call that returns Approve, Deny or AskUser, or an awaitable of one of them. Without a
-    policy a human decides about each call. ``channel``: the channel that holds the questions of an in-process Agent.
+    ``policy``: a sync or async function that takes the tool call and returns Approve, Deny or AskUser. Without a policy a human
+    decides about each call. ``channel``: the channel that holds the questions of an in-process Agent.
 
     An approval is valid for one call with its arguments (H5). Edited arguments are validated like the model's arguments. The
     policy may still deny them.

@@ -37,8 +37,8 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment. Its URLs come from the first of these sources that has them: the root options, the
-        environment, the ``runyard dev`` of this folder, ``.env``. Raises the errors of
+        """Return the deployment. The URLs are searched in the root options, the environment, the ``runyard dev`` of this
+        folder, and ``.env``, in this order. Raises the errors of
         :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
@@ -77,8 +77,8 @@ def locate_servers(context: typer.Context) -> Location:
 
 
 def trouble_of_dev(context: typer.Context) -> str:
-    """Return how the last worker of the ``runyard dev`` ended to which this command connects. Return an empty text if ``dev``
-    has all its workers, if it has stopped, or if the command connects to another deployment."""
+    """Return a line about the end of the last worker of ``runyard dev``. Return an empty text if ``dev`` has all its workers,
+    if it has stopped, or if this command connects to another deployment."""
     with suppress(RunyardError):
         place, found = target(context).locate(), dev_file.find()
         if place.source == "runyard dev" and found is not None and found.postgres_url == place.url:
@@ -87,8 +87,8 @@ def trouble_of_dev(context: typer.Context) -> str:
 
 
 async def explain(context: typer.Context, handle: RunHandle, *, stopped: bool | None = None) -> str:
-    """Return the sentence of ``explain``. If the run has not stopped, add the trouble of ``runyard dev``. ``stopped``: whether
-    the run has stopped, or None to read this from the store."""
+    """Return the sentence of ``explain``. If the run has not stopped, add the text of :func:`trouble_of_dev`. ``stopped``:
+    whether the run has stopped, or None to read this from the store."""
     sentence = await handle.explain()
     if stopped or not (trouble := trouble_of_dev(context)):
         return sentence
@@ -96,8 +96,8 @@ async def explain(context: typer.Context, handle: RunHandle, *, stopped: bool | 
 
 
 async def unserved(client: Client, agent: str | None) -> str:
-    """Return that no live worker serves ``agent``, in words. Return an empty text if a worker serves the agent, if ``agent`` is
-    no agent, or if the caller may not list workers."""
+    """Return a phrase that says that no live worker serves ``agent``. Return an empty text if a worker serves the agent, if
+    ``agent`` does not name one agent, or if the caller may not list workers."""
     if not is_agent(agent):
         return ""
     with suppress(RunyardError):  # the call that names the agent has succeeded

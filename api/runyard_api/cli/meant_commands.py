@@ -49,7 +49,7 @@ SIMILARITY: Final = 0.75
 
 
 class Commands(TyperGroup):
-    """A group of commands whose error about an unknown command names the command that was meant."""
+    """A group of commands. Its error about an unknown command names the command that the user may have meant."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]

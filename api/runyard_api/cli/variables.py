@@ -71,10 +71,10 @@ def unknown() -> Iterator[str]:
 
 
 def _in_file() -> set[str]:
-    """Return the names of the variables in ``.env``, without lines that have no ``=``.
+    """Return the names of the variables in ``.env``. Lines without ``=`` are ignored.
 
-    If a line of the file cannot be parsed, return no names, because a later line may be part of a value. The readers of the
-    values report a file that cannot be read.
+    If a line of the file cannot be parsed, return no names. A later line could be part of a value. The readers of the values
+    report a file that cannot be read.
     """
     with suppress(InvalidInputError):
         if (found := env_file.read()) is not None:

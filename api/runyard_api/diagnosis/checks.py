@@ -238,7 +238,7 @@ def of_waiting_runs(runs: Sequence[Run], workers: Sequence[WorkerInfo]) -> Itera
 
 
 def of_deliveries(deliveries: Sequence[WebhookDelivery]) -> Iterator[Finding]:
-    """Check that the workers have the secret that signs webhooks. A failed delivery says nothing about the workers of now."""
+    """Check that the workers have the secret that signs webhooks. A failed delivery says nothing about the present workers."""
     if unsigned := sum(delivery.status == "pending" and delivery.error == NO_SECRET for delivery in deliveries):
         says = f"{count(unsigned, 'delivery', 'deliveries')} cannot be sent: RUNYARD_WEBHOOK_SECRET is not set for the workers"
         do = "set RUNYARD_WEBHOOK_SECRET for every worker; `runyard webhooks redeliver` sends failed deliveries again"

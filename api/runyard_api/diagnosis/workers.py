@@ -42,7 +42,7 @@ def blocked_words(worker: WorkerInfo) -> str | None:
 
 
 def outage_words(worker: WorkerInfo) -> str | None:
-    """Return a phrase that says since when a worker does not reach Redis, or None.
+    """Return a phrase about a worker that does not reach Redis, with the start of the outage. Return None for any other worker.
 
     For a dead worker, the phrase says whether the worker did not reach Redis when it was declared dead.
     """

@@ -119,14 +119,14 @@ def asgi_app(
 
     ``postgres`` and ``redis``: URLs, by default the URLs of :class:`runyard.support.settings.Settings`. ``options``: further
     options of the backend. ``tenant``: the tenant of callers without a key, if ``auth`` is off. ``auth``: ``"keys"`` (API
-    keys), ``"off"`` (programs of this machine only), or a coroutine function that takes the request and returns a
+    keys), ``"off"`` (programs of this machine only), or a coroutine function. This function takes the request and returns a
     :class:`~runyard_api.http.principal.Principal`, or None for 401.
 
     A host can mount the app: ``host.mount("/agents", asgi_app(client, auth=…))``. A mounted app connects at its first request.
     When the host stops, it calls ``app.state.service.close()`` to end the streams.
 
-    Raises ConfigurationError if ``auth`` is not off and ``settings`` have no secret for stream tokens, or if a setting is not
-    valid. Raises InvalidInputError if ``settings.compat`` has an unknown name.
+    Raises ConfigurationError for an invalid setting. Raises it also without a secret for stream tokens, unless ``auth`` is off.
+    Raises InvalidInputError if ``settings.compat`` has an unknown name.
     """
     plain_tracebacks()
     found = settings or ApiSettings()

@@ -29,8 +29,8 @@ class Hold:
         self._own = 0
 
     def grow(self, size: int) -> None:
-        """Add ``size`` bytes. Raises RateLimitedError if the bodies of the caller's unanswered requests would have more bytes
-        in total than its limit."""
+        """Add ``size`` bytes. Raises RateLimitedError if the bodies of the caller's unanswered requests would then exceed the
+        caller's limit."""
         if self._held[self._key] + size > self._most:
             words = f"the bodies of this key's unanswered requests already have {self._most} bytes"
             raise RateLimitedError(f"{words}; wait for some answers", retry_after=1)

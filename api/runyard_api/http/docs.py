@@ -1,4 +1,5 @@
-"""Routes of the OpenAPI document, of a page that shows this document with Swagger UI, and of the files of the page."""
+"""Routes of the OpenAPI document. Another route returns a page that shows this document with Swagger UI, and further routes
+return the page's files."""
 
 from __future__ import annotations
 

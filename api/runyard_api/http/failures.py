@@ -63,8 +63,8 @@ class Failures:
 class OwnScheme:
     """Authenticates callers with the host's own function.
 
-    If an address has too many failures, a request from this address is refused without a call of the function, unless the
-    function has accepted the caller before.
+    If an address has too many failures, unknown callers from this address are refused without a call of the function. Callers
+    that the function has accepted before are known.
     """
 
     def __init__(self, authenticate: Authenticate, failures: Failures) -> None:
@@ -74,8 +74,8 @@ class OwnScheme:
     async def admit(self, request: HTTPConnection) -> Principal:
         """Return the principal of ``request``. Raises UnauthenticatedError, RateLimitedError.
 
-        A failure is counted only after the host's function has refused the caller, because many valid callers behind one proxy
-        may send requests at once. All simultaneous failures are counted, even beyond the limit.
+        A failure is counted after the host's function has refused the caller, and not before the call. Many valid callers
+        behind one proxy may therefore send requests at once. All simultaneous failures are counted, even beyond the limit.
         """
         shown = _shown(request)
         if shown not in self._passed:

@@ -1,4 +1,4 @@
-"""Refuse a query parameter that the route does not declare, and a repeated parameter whose value is not a list (A).
+"""Refuse query parameters that the route does not declare. Refuse a repeated parameter, unless its value is a list (A).
 
 ``routes/arguments.py`` has the parameters that routes share, for example ``limit`` and ``cursor``.
 """

@@ -159,8 +159,8 @@ def install(app: FastAPI) -> None:
 
 
 def wrong_entry(error: ValidationError, body: BaseModel, name: str, place: int) -> RequestValidationError:
-    """Return ``error`` as an error of the request, for a list whose entries are checked one by one. ``name``: the field of
-    ``body`` that has the list. ``place``: the index of the wrong entry."""
+    """Return the ``error`` of one list entry as an error of the request. The entries of the list are checked one by one.
+    ``name``: the field of ``body`` that has the list. ``place``: the index of the wrong entry."""
     fields = error.errors(include_url=False, include_context=False, include_input=False)
     found = [{**field, "loc": ("body", name, place, *field["loc"])} for field in fields]
     return RequestValidationError(found, body=body.__dict__)

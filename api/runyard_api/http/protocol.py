@@ -43,7 +43,8 @@ refusal."""
 class Protocol(HttpToolsProtocol):
     """Limits the time, the bytes and the pipelined requests of a connection. Refuses ambiguous requests.
 
-    When the client disconnects, the request in progress is informed, even if other requests wait behind it on the connection.
+    When the client disconnects, the request in progress gets the disconnect at once, even if other requests wait on the
+    connection.
     """
 
     def __init__(self, config: uvicorn.Config, *args: Any, **kwargs: Any) -> None:
@@ -178,7 +179,7 @@ class Protocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, self._announcing(cycle, app))
 
     def _announcing(self, cycle: RequestResponseCycle, app: ASGIApp) -> Any:
-        """Return ``app`` with ``Connection: close`` in a response that begins before its request is complete."""
+        """Wrap ``app``. A response that begins before its request is complete gets the header ``Connection: close``."""
 
         async def announcing(scope: Scope, receive: Receive, send: Send) -> None:
             async def answer(message: Message) -> None:

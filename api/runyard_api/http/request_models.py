@@ -117,7 +117,7 @@ class MessageInput(StrictBody):
     source: Source | None = Field(None, description="Original of a message that was converted from another format.")
 
     def message(self) -> Message:
-        """Return this body as a message without a second validation, because that would take longer than the first one."""
+        """Return this body as a message. The values are already validated, and a second validation would be slow."""
         content = self.content
         parts: list[Part] = [TextPart(text=content)] if isinstance(content, str) else [_part(part) for part in content]
         return Message.model_construct(
@@ -260,7 +260,7 @@ class RespondOnThread(Respond):
 
 
 class SendSignal(StrictBody):
-    """A signal for the run of a thread that waits for ``name``."""
+    """A signal to a thread. The run that waits for ``name`` takes it."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "paid", "value": {"order": 7}, "signal_id": "order-7"}]})
     name: Id
@@ -271,7 +271,7 @@ class SendSignal(StrictBody):
 class Abort(StrictBody):
     """The end of a run that waits for a human."""
 
-    reason: str = Field("no answer is to be expected", min_length=1, max_length=2000, description="The model will read it.")
+    reason: str = Field("no answer is expected", min_length=1, max_length=2000, description="The model will read it.")
     run_id: Id | None = Field(None, description="Id of the run, if several wait.")
 
 

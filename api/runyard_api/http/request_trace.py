@@ -47,8 +47,9 @@ class RequestSpan:
 def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> Iterator[RequestSpan]:
     """Make a span for a request. The span is the current one inside the ``with`` block.
 
-    If a span of this process is already active, for example the span of a host that mounts the API, no other span is made.
-    Without a tracer provider, only the caller's context is kept. This context is stored with the runs that the request accepts.
+    A span of this process may already be active, for example the span of a host that mounts the API. No other span is then
+    made. Without a tracer provider, only the caller's context is kept. This context is stored with the runs that the request
+    accepts.
     """
     method = scope["method"] if scope["method"] in METHODS else "HTTP"
     if tracing.tracer() is None:
@@ -69,8 +70,8 @@ def request_span(scope: Scope, headers: Mapping[str, str], *, trusted: bool) -> 
 
 
 def _context_of_caller(headers: Mapping[str, str], method: str, *, trusted: bool) -> SpanContext | None:
-    """Return the caller's context as the propagators of the process (OTEL_PROPAGATORS) read it. Return None if there is no
-    valid context."""
+    """Read the caller's context with the propagators of the process (OTEL_PROPAGATORS). Return None if there is no valid
+    context."""
     from opentelemetry import propagate
     from opentelemetry.trace import SpanContext, TraceFlags, get_current_span
 

@@ -38,9 +38,9 @@ class ApiSettings(EnvFileSettings):
     and logins of one address in one process. ``failure_burst``: most of these failures of one address at once after a pause.
     ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
     must be the same in every process. It is not needed if ``auth`` is off. To replace a secret, give the new and the old
-    secret, comma-separated: the first one signs, and all verify. ``trust_traceparent``: if true, the ``traceparent`` of a
-    caller determines whether its trace is recorded, provided that the sampler of OpenTelemetry follows this header. If false,
-    the sampler treats the request like a request without this header (T2).
+    secret, comma-separated: the first one signs, and all verify. ``trust_traceparent``: if true, the sampler of OpenTelemetry
+    gets the ``traceparent`` of a caller, and may follow it when it decides whether the trace is recorded. If false, the sampler
+    treats the request like a request without this header (T2).
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", extra="ignore")

@@ -140,8 +140,8 @@ class TakenSlot(NamedTuple):
 class EventStream(Response):
     """Sends ``entries`` until they end or the reader disconnects.
 
-    ``on_left``: called if the reader disconnected while the run had not stopped. An answered or redriven run has continued.
-    ``place``: the id from which a reader continues if it has received no entry.
+    ``on_left``: called if the reader disconnected while the run had not stopped. A run that continues after an answer or a
+    redrive has not stopped. ``place``: the id from which a reader continues if it has received no entry.
     """
 
     media_type = "text/event-stream"

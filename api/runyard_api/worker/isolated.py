@@ -1,4 +1,4 @@
-"""The child process of a worker that executes attempts alone: ``python -m runyard_api.worker.isolated <socket>``.
+"""The child process in which a worker executes attempts alone: ``python -m runyard_api.worker.isolated <socket>``.
 
 The process executes the attempts of the claims that it reads from the socket (:mod:`runyard.worker.isolation`). When the socket
 closes, the process exits, even while user code runs.

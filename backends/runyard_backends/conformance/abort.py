@@ -121,7 +121,8 @@ class TestAbort(TestAbortWithoutWorkers):
         assert await world.texts() == ["r1?", "call:a", "result:a", "aborted: no"]
 
     async def test_h8_an_earlier_cancel_decides(self, world: World) -> None:
-        """R10: If a run was cancelled without ``keep=True``, its messages stay out of the conversation, even after an abort."""
+        """R10: A cancel without ``keep=True`` removes the messages of a run from the conversation. A later abort does not
+        change this."""
         await self.waiting(world, requests=2)
         await world.runs.respond(1, request_id="r1-0")
         attempt = await world.take("r1")

@@ -1,5 +1,5 @@
-"""The agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of the namespace (L1
-to L5)."""
+"""The agent of a run (L1 to L5). A request can name the agent. Otherwise the run gets the agent of its thread. If the thread
+has none, the run gets the default agent of the namespace."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ class TestAgents:
         assert (await claimed(world, "r4", "w1", thread="other")).outcome == "unserved"
 
     async def test_a_run_waits_for_a_worker_of_its_namespace(self, world: World) -> None:
-        """L4, R12: A run waits for a worker of its namespace, even if no such worker was registered when the run was
+        """L4, R12: A run waits for a worker of its namespace. This also holds if no such worker was registered when the run was
         accepted."""
         run = await accepted(world, "r1", "shop/")
         assert (run.agent, run.queue) == ("shop/", "shop")
@@ -175,7 +175,7 @@ class TestAgents:
         assert await world.runs.explain(T, "r1") == "no live worker of queue default serves an agent without a namespace"
 
     async def test_a_thread_that_was_created_in_a_namespace_belongs_to_it(self, world: World) -> None:
-        """L4: A run on the thread gets an agent of the thread's namespace, even if the caller has another namespace or none."""
+        """L4: A run on the thread gets an agent of the thread's namespace. The namespace of the caller does not matter."""
         await hire(world, "w1", "writer")
         await hire(world, "w2", "shop/clerk", queue="shop")
         await world.threads.create_thread(ThreadRequest(thread_id=T, agent="shop/"))
@@ -190,8 +190,8 @@ class TestAgents:
         assert (again.created, again.run.run_id) == (False, first.run.run_id)
 
     async def test_runs_without_an_agent_count_for_the_limit_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5: A run without an agent counts for the limit of the agent that executes it, even if no worker was registered when
-        the run was accepted."""
+        """L5: A run without an agent counts for the limit of the agent that executes it. This also holds for a run that was
+        accepted before any worker was registered."""
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="writer", most=1))
         await world.accept("early", thread="t0")
         await hire(world, "w", "writer")
@@ -211,8 +211,8 @@ class TestAgents:
         assert [day.runs for day in (await world.backend.usage.report(agent="writer")).days if day.runs] == [1]
 
     async def test_each_run_of_several_threads_gets_its_agent(self, world: World) -> None:
-        """L1: Each of several runs gets the agent that it names, or else the agent of its thread, or else the default agent.
-        The runs are on known threads, new threads and threads without an agent."""
+        """L1: Several runs are accepted. A run gets the agent that it names. A run without an agent gets the agent of its
+        thread, or else the default agent. The runs are on known threads, new threads and threads without an agent."""
         await hire(world, "w", "writer", "reader")
         await accepted(world, "first", "reader", thread="t1")
         for thread in ("t2", "t3"):

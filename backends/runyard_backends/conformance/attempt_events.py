@@ -33,7 +33,7 @@ class TestAttemptEvents:
         ]
 
     async def test_proven_events_hold_what_live_ones_do(self, world: World) -> None:
-        """E1: The events that the store makes from its rows have the same types and data as the live events of the run."""
+        """E1: The store makes events from its rows. They have the same types and data as the live events of the run."""
         await world.turn("r1")
         await world.failed("r2")
         asked = await world.suspended("r3")
@@ -50,7 +50,7 @@ class TestAttemptEvents:
             check_event_data(type_, data)
 
     async def test_proven_events_come_in_pages(self, world: World) -> None:
-        """E1, E4: A reader gets the events that the store makes from its rows in pages. A page has a limited number of events
+        """E1, E4: The store makes events from its rows, and a reader gets them in pages. A page has a limited number of events
         and of bytes."""
         first = await world.start("r1")
         small = [said(f"small {n}") for n in range(5)]
@@ -118,16 +118,16 @@ class TestAttemptEvents:
         assert await world.runs.run_events(ref) == []
 
     async def test_an_end_with_the_number_of_a_message_is_proved(self, world: World) -> None:
-        """E2: The event of a run's end is returned even if a message has the same event number, because readers wait for the
-        end."""
+        """E2: Readers wait for the event of a run's end. This event is therefore returned even if a message has the same event
+        number."""
         await world.suspended("r1")
         run = await world.run("r1")
         events = await world.runs.run_events(await world.ref("r1"))
         assert [event.type for event in events if event.id == run.event_id] == ["run.suspended"]
 
     async def test_an_end_that_was_left_behind_is_not_proved(self, world: World) -> None:
-        """E2: After the answer, the events that the store makes from its rows do not include ``run.suspended``, because the run
-        is queued again."""
+        """E2: The store makes events from its rows. After an answer, these events do not include ``run.suspended``, because the
+        run is queued again."""
         request_id = await world.suspended("r1")
         await world.runs.respond("yes", request_id=request_id)
         events = await world.runs.run_events(await world.ref("r1"))

@@ -77,8 +77,8 @@ class TestBatches:
         assert found == ["new", "known", "run_conflict", "new", "known"]
 
     async def test_r2_a_repetition_lacks_large_values(self, world: World) -> None:
-        """A repeated prompt returns the run without its large values, because the large values of a thousand runs do not fit
-        into one reply."""
+        """A repeated prompt returns the run without its large values. The large values of a thousand runs would not fit into
+        one reply."""
         large = prompt("r", "x" * 20_000)
         assert await accept(world, large) == ["new"]
         await world.finish(await world.take("r"), said("y"), result={"large": "z" * 20_000})
@@ -87,8 +87,8 @@ class TestBatches:
         assert (again.run.input, again.run.result, sorted(again.run.omitted)) == (None, None, ["input", "result"])
 
     async def test_r3_prompts_of_one_thread_keep_their_order(self, world: World) -> None:
-        """The prompts of one thread keep their order. The batch also has prompts of other threads and prompts with options, and
-        a second batch is accepted at the same time."""
+        """The prompts of one thread keep their order. The batch also has prompts of other threads and prompts with options. A
+        second batch is accepted at the same time."""
         alone = RunOptions(expires_in=600.0)
         first = [prompt(f"r{n}", thread=f"t{n % 3}", options=alone if n % 5 == 0 else RunOptions()) for n in range(30)]
         second = [prompt(f"s{n}", thread=f"t{n % 3}") for n in range(30)]

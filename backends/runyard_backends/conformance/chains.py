@@ -77,9 +77,9 @@ class TestChains:
 
     @pytest.mark.parametrize("how", ["draining", "dead", "paused", "queue", "agent", "per agent", "per tenant"])
     async def test_what_the_worker_may_not_claim_is_offered_to_all(self, world: World, how: str) -> None:
-        """W8, R16: The completion does not claim the next run in four cases: the worker is draining or dead, the worker does
-        not serve the next run, the queue is paused, or there is a limit on running runs, because the free permit may belong to
-        a run of another lane. In each case, the end of the completed run is stored."""
+        """W8, R16: The completion does not claim the next run if the worker is draining or dead, if the worker does not serve
+        the next run, or if the queue is paused. It does not claim the next run either if running runs are limited. The free
+        permit may then belong to a run of another lane. In each case, the end of the completed run is stored."""
         await world.hire("w", agents={"default": "default"})
         first = await world.start("r1")
         fields = {"queue": {"queue": "gpu"}, "agent": {"agent": "other", "queue": "default"}}.get(how, {})
@@ -146,8 +146,8 @@ class TestChains:
         assert await world.status("r2") is RunStatus.QUEUED
 
     async def test_each_lane_of_a_batch_goes_on_by_itself(self, world: World) -> None:
-        """Each completion in a batch claims the next run of its own lane. It claims nothing if the lane has no next run, or if
-        the write does not ask for a claim."""
+        """Each completion in a batch claims the next run of its own lane. A completion claims nothing if its lane has no next
+        run, or if it was called without ``claim_next``."""
         attempts = [await world.start("r1", thread=thread) for thread in ("a", "b", "c")]
         for thread in ("a", "b"):
             await world.accept("r2", thread=thread)
@@ -213,8 +213,8 @@ class TestChains:
 
 class TestCrashesOfChains:
     async def test_death_before_the_next_run_has_begun_is_no_crash_of_it(self, world: World) -> None:
-        """After the completion has claimed the next run, the worker may die because of the previous run. The crash counts for
-        the next run only if the attempt of the next run has begun."""
+        """The completion of a run has claimed the next run, and then the worker dies. The crash counts for the next run only if
+        the attempt of the next run has begun."""
         first = await world.start("r1")
         await world.accept("r2")
         await follow(world, first)
@@ -235,7 +235,7 @@ class TestCrashesOfChains:
         assert (await world.run("r2")).crash_count == 1
 
     async def test_a_takeover_fences_the_worker_of_a_chain_out(self, world: World) -> None:
-        """I2: After a takeover, the worker of the chain can write nothing more, even if this worker does not know yet that it
+        """I2: After a takeover, the store refuses all writes of the worker of the chain. This worker may not know yet that it
         was declared dead."""
         first = await world.start("r1")
         await world.accept("r2")

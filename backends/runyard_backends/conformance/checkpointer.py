@@ -133,7 +133,8 @@ class TestCheckpointerWithoutWorkers:
 class TestCheckpointer(TestCheckpointerWithoutWorkers):
     @pytest.mark.parametrize("request_id", ["", ".", "..", "a\nb", "a\x85", "\u2028", "x" * 256])
     async def test_a_request_has_an_id_that_a_path_can_name(self, world: World, request_id: str) -> None:
-        """A2, H3: Every call that saves a request refuses an id that cannot be a segment of a URL, and stores nothing."""
+        """A2, H3: The id of a request must fit into the path of a URL. A call that saves a request with another id is refused
+        and stores nothing."""
         request = HitlRequest(request_id=request_id)
         with pytest.raises(errors.InvalidInputError):
             await world.checkpointer.save_pending_request(T, request)
@@ -198,7 +199,7 @@ class TestRequests:
         assert await world.request_store.load_requests("unknown") == []
 
     async def test_an_id_of_another_run_or_thread_is_refused(self, world: World) -> None:
-        """R14, H1: If a call uses a request id that another run or thread has, the call raises an error and stores nothing."""
+        """R14, H1: A call with a request id of another run or thread raises an error and stores nothing."""
         [asked] = await self.ask(world, "a")
         others = HitlRequest(request_id=f"{world.backend.tenant}b")
         for thread_id, run_id in ((T, "y"), ("new", "x"), ("new", "y")):
@@ -213,8 +214,8 @@ class TestRequests:
             await world.runs.respond(1, request_id=others.request_id)
 
     async def test_a_deleted_thread_frees_the_ids_of_its_requests(self, world: World) -> None:
-        """R14: After the deletion of a thread, another thread may have requests with the same ids as the pending and the
-        answered requests of the deleted thread."""
+        """R14: A thread had pending and answered requests. After its deletion, requests of another thread may have the same
+        ids."""
         asked = await self.ask(world, "a", "b")
         await world.request_store.answer_request(T, 1, request_id=asked[0].request_id)
         await world.threads.delete_thread(T)
@@ -237,7 +238,7 @@ class TestRequests:
 
     @pytest.mark.parametrize("run_id", ["", "..", "a\nb", "x" * 256])
     async def test_a_run_has_an_id_that_a_path_can_name(self, world: World, run_id: str) -> None:
-        """A2, R13: Every call with a run id refuses an id that cannot be a segment of a URL, and stores nothing."""
+        """A2, R13: A run id must fit into the path of a URL. A call with another run id is refused and stores nothing."""
         cp = world.checkpointer
         for call_of in (
             cp.append(T, [user("x", run_id=run_id)]),
@@ -260,7 +261,7 @@ class TestRequests:
         assert responded.created and responded.request.on_behalf_of == "é" * 1000
 
     async def test_the_last_answer_is_known(self, world: World) -> None:
-        """H4, H5: If all requests of a run are answered concurrently, exactly one of the calls reports that no request is
+        """H4, H5: All requests of a run are answered at the same time. Exactly one of the calls reports that no request is
         left."""
         one, *others = await self.ask(world, "a", "b", "c")
         await world.request_store.save_requests(T, [HitlRequest(request_id=f"{world.backend.tenant}d", payload={})], run_id="y")

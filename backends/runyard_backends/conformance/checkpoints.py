@@ -45,7 +45,7 @@ class TestCheckpoints:
         assert await world.texts("e") == ["one", "own"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5, S6: A fork that was cut inside a live run shows exactly the run's messages up to the cut, even after the run has
+        """I5, S6: A fork is cut inside a live run. The fork shows the run's messages up to the cut only, even after the run has
         completed. The fork cannot have another run with the run's id."""
         (half,) = await claimed(world, "x", said("half"))
         await world.fork("c", at_message_id=half.id)
@@ -121,7 +121,7 @@ class TestCheckpoints:
             ]
 
     async def test_erased_tool_calls_keep_their_results(self, world: World) -> None:
-        """D3, I7: The tombstones of tool calls and of their results have the same call ids, so that no call is open in a
+        """D3, I7: The tombstones of a tool call and of its result have the same call id. No call is therefore open in a
         fork."""
         await claimed(world, "x", user("q"), call("a", "b"), result("a", "b"), complete=True)
         await world.fork("c", after_run_id="x")
@@ -153,7 +153,7 @@ class TestCheckpoints:
         assert await world.texts() == ["new"]
 
     async def test_legacy_messages_beside_runs(self, world: World) -> None:
-        """F1, F10: The snapshot after a run also has the messages without a run that were stored before the run's last
+        """F1, F10: A message without a run is stored before the last message of a run. The snapshot after this run has the
         message."""
         await world.checkpointer.append(T, [user("old"), said("older")])
         await world.checkpointer.claim_run(T, "x")

@@ -173,7 +173,8 @@ class TestChildren:
         assert not (await start_child(world, attempt, "c999", "c999")).created
 
     async def test_k3_a_run_of_another_starter_is_no_child(self, world: World) -> None:
-        """K3: If another run has the id of a child, the call is refused, and the parent does not wait for that run."""
+        """K3: A run that the parent did not start has the id of a child. The call is refused, and the parent does not wait for
+        that run."""
         await world.runs.accept(AcceptRequest(thread_id="child", run_id="c1", input=(message := user("go"))))
         other = await world.start("r0", thread="other")
         await world.runs.start_child(other, AcceptRequest(thread_id="child", run_id="c2", input=message, job=other.ref))

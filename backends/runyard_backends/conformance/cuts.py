@@ -53,7 +53,8 @@ class TestMessageCutsWithoutWorkers:
             await world.fork("c", at_message_id=message.id)
 
     async def test_cut_at_a_plain_message_shows_everything_completed(self, world: World) -> None:
-        """S4: A cut at a message without a run shows every earlier message whose run has completed when the cut is made."""
+        """S4: A cut is made at a message without a run. It shows the earlier messages of all runs that have completed at this
+        time."""
         cp = world.checkpointer
         await cp.claim_run("t", "x")
         message = user("plain")

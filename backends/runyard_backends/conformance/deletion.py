@@ -129,8 +129,8 @@ class TestDeletion(TestDeletionWithoutWorkers):
         assert await world.context(await world.start("own2", thread="c")) == ["r1?", "r1!", "r2?", "r2!", "own?", "own!", "hi"]
 
     async def test_forks_keep_the_extra_of_their_cut(self, world: World) -> None:
-        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut, even if a run on a branch that the fork
-        does not show has saved this extra."""
+        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. A run of another branch may have saved
+        this extra. The fork does not show that branch."""
         await world.turn("r1", extra={"v": 1})
         asked, answered = [message.id for message in await world.messages()]
         await world.turn("other", parent_id=asked, extra={"v": 2})
@@ -335,7 +335,8 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
         assert await world.texts() == ["r1?", "r1!"]
 
     async def test_branches_keep_what_they_see(self, world: World) -> None:
-        """B1: After the deletion of a run, its messages stay if another run on the same thread continues from one of them."""
+        """B1: A run is deleted, and another run of the same thread continues from one of its messages. The messages of the
+        deleted run stay."""
         await world.turn("r1")
         await world.failed("bad")
         last = await world.id_of("bad…")
@@ -346,8 +347,8 @@ class TestRunDeletion(TestRunDeletionWithoutWorkers):
         assert await world.texts(leaf=leaf) == before == ["r1?", "r1!", "bad?", "bad…", "on?", "on!"]
 
     async def test_run_whose_message_another_is_to_go_on_from_is_not_deleted(self, world: World) -> None:
-        """A run is not deleted while one of its messages is the parent of a queued run, because the claim of the queued run
-        needs the parent."""
+        """A run is not deleted while a queued run begins after one of its messages. The claim of the queued run needs this
+        message."""
         await world.turn("r1")
         await world.failed("bad")
         last = await world.id_of("bad…")

@@ -63,7 +63,7 @@ class TestEndedChildren:
 
     @pytest.mark.parametrize("what", ["run", "thread", "live thread"])
     async def test_k3_a_cancel_reaches_children_of_deleted_parents(self, world: World, what: str) -> None:
-        """K3, D1: After a cancel of the parent, its children are cancelled even if the parent is deleted first."""
+        """K3, D1: A parent is cancelled and then deleted. Its children are still cancelled."""
         attempt = await world.start("r1")
         await start_child(world, attempt)
         await park(world, attempt, child())

@@ -22,8 +22,8 @@ def at(time: datetime | None) -> str:
 
 class TestExplain:
     async def test_explain_names_why_a_queued_run_waits(self, world: World) -> None:
-        """R12: ``explain`` names why a queued run waits: a run ahead in its lane, no worker, no worker with its agent, or no
-        free worker."""
+        """R12: ``explain`` names the reason why a queued run waits. The reason is an earlier run of the lane, no worker, no
+        worker with its agent, or no free worker."""
         await world.accept("r1")
         await world.accept("r2")
         await world.accept("r3")
@@ -106,9 +106,8 @@ class TestExplain:
         await world.crash("dead", 3)
         await world.claim("dead")
         dead = await world.run("dead")
-        why = (
-            "run dead crashed 3 times without progress: its worker died while it ran alone; redrive it when the cause is mended"
-        )
+        how = "its worker died while executing it alone; redrive it when the cause is repaired"
+        why = f"run dead crashed 3 times without progress: {how}"
         assert await world.runs.explain(T, "dead") == f"dead at {at(dead.finished_at)}: poison: {why}"
 
     async def test_explain_of_a_run_outside_any_worker(self, world: World) -> None:

@@ -88,8 +88,9 @@ class TestExternalRunsWithoutWorkers:
         assert await world.cut(after_run_id="x") == ["plain", "early", "r1?", "r1!", "late"]
 
     async def test_a_run_without_messages_keeps_what_it_saw(self, world: World) -> None:
-        """F10, F1: A run without messages completes. A snapshot after it includes the messages that the run saw when it was
-        claimed, and those that runs completed before it on the branch saw or stored."""
+        """F10, F1: A run without messages completes. A snapshot after this run includes the messages that the run saw at its
+        claim. It also includes the messages of the runs that completed earlier on the branch, and the messages that these runs
+        saw."""
         cp = world.checkpointer
         await cp.append(T, [user("old"), said("older")])
         for run_id in ("a", "b"):
@@ -120,8 +121,8 @@ class TestExternalRunsWithoutWorkers:
             await cp.append(T, [user("late", run_id="x")])
 
     async def test_completion_does_not_judge_tool_cycles(self, world: World) -> None:
-        """R13: The completion of an external run does not check tool cycles, because the ``Agent`` checks them before it
-        completes the run."""
+        """R13: The completion of an external run does not check tool cycles. The ``Agent`` checks them before it completes the
+        run."""
         cp = world.checkpointer
         await cp.claim_run(T, "x")
         await cp.append(T, [call("a").model_copy(update={"run_id": "x"})])
@@ -249,7 +250,8 @@ class TestExternalRuns(TestExternalRunsWithoutWorkers):
         assert await world.cut(after_run_id="x") == ["r1?", "r1!", "q", "early", "a"]
 
     async def test_unclaimed_message_is_in_no_context_before_its_first_claim(self, world: World) -> None:
-        """R13, I5: No call can refer to an unclaimed message, because its position may change at the first claim."""
+        """R13, I5: No call can refer to a message of an unclaimed run, because the place of the message may change at the first
+        claim."""
         early = said("early", run_id="x")
         await world.checkpointer.append(T, [early])
         await world.accept("x")

@@ -1,5 +1,5 @@
-"""Fan-outs in the store: their candidates, their progress and usage, and the wait of a fork job for the runs that it started
-(F11, F14, F15, F5)."""
+"""Fan-outs in the store: their candidates, their progress and their usage (F11, F14, F15). A fork job waits for the runs that
+it started (F5)."""
 
 from __future__ import annotations
 
@@ -81,9 +81,8 @@ class TestFanOut:
             await self.accept(world, user("a"), user("b"), judge="j")
 
     async def test_f11_a_job_waits_until_fewer_of_its_runs_are_unfinished(self, world: World) -> None:
-        """F11, F5, R12: A fork job waits while at least ``until_fewer`` of the runs that it started are live. Meanwhile the
-        fork job cannot be claimed, and the reconciler does not submit the fork job. The end of each run submits the fork job
-        again."""
+        """F11, F5, R12: A fork job waits while ``until_fewer`` or more of its started runs are live. Meanwhile the fork job
+        cannot be claimed, and the reconciler does not submit the fork job. The end of each run submits the fork job again."""
         attempt = await self.job(world)
         for n in range(3):
             await self.child(world, f"c{n}")
@@ -250,8 +249,8 @@ class TestFanOutProgress:
         assert await self.counts(world) == {"queued": 2, "running": 1, "completed": 1, "failed": 1}
 
     async def test_f14_the_usage_of_each_probe_counts_once(self, world: World) -> None:
-        """F14, I1: The usage of a probe counts when its end is recorded, even if the worker then dies. A repeated record adds
-        nothing. The usage of the judge also counts."""
+        """F14, I1: The usage of a probe counts from the record of its end on. A later death of the worker does not matter. A
+        repeated record adds nothing. The usage of the judge also counts."""
         attempt = await self.job(world)
         await world.backend.fan_outs.end(attempt, [ended(0)])
         await world.backend.fan_outs.end(attempt, [ended(0), ended(1)])
@@ -351,8 +350,9 @@ class TestFanOutProgress:
                 await world.backend.fan_outs.candidates(T, "job", PageRequest(cursor=cursor))
 
     async def test_f15_f14_d4_what_cannot_be_read(self, world: World) -> None:
-        """F14, F15, A1, D4: The reads are refused in each of these cases: the run or the thread is unknown, the run is no
-        fan-out, the fan-out belongs to another tenant, its result has expired, or its thread was deleted."""
+        """F14, F15, A1, D4: The reads of progress and candidates are refused for an unknown run or thread, and for a run that
+        is no fan-out. They are also refused for a fan-out of another tenant, after the expiry of the result, and after the
+        deletion of the thread."""
         attempt = await self.job(world)
         await world.finish(attempt, result={"winner": None, "verdict": None})
         store = world.backend.fan_outs

@@ -47,7 +47,8 @@ class TestForksWithoutWorkers:
         assert [child.thread_id for child in children.items] == ["c"]
 
     async def test_parent_is_the_thread_that_was_asked(self, world: World) -> None:
-        """F2: The parent is the thread that was forked, even if the messages come from a branch or an ancestor."""
+        """F2: The parent is the thread that the call forked. The messages may come from a branch or from an ancestor of this
+        thread."""
         await world.turn("r1")
         await world.fork("c", after_run_id="r1")
         await world.fork("d", src="c", after_run_id="r1")

@@ -63,8 +63,8 @@ class TestInheritanceWithoutWorkers:
         assert await world.texts("e") == ["a1"]
 
     async def test_inherited_message_said_again(self, world: World) -> None:
-        """B1, I3: Storing an inherited message again in the fork returns the inherited message. A message of the source that
-        was not inherited can be stored in the fork."""
+        """B1, I3: Storing an inherited message again in the fork returns the inherited message. The fork can store a message of
+        the source that it did not inherit."""
         plain = await world.threads.store_message("t", user("plain"))
         await world.turn("r1")
         later = await world.threads.store_message("t", user("later"))
@@ -133,8 +133,8 @@ class TestInheritance(TestInheritanceWithoutWorkers):
         await world.checkpointer.claim_run("c", "side")
 
     async def test_partly_visible_run(self, world: World) -> None:
-        """A fork that was cut inside a run shows a part of the run. A cut of this fork after the run raises ForkBoundaryError.
-        A claim of the run in the fork raises RunAlreadyCompletedError if the run completed before the cut."""
+        """A fork is cut inside a run, and shows a part of the run. A cut of this fork after the run raises ForkBoundaryError. A
+        claim of the run in the fork raises RunAlreadyCompletedError if the run completed before the cut."""
         attempt = await world.start("r1", "q")
         (one,) = await world.runs.append(attempt, [said("one")])
         await world.finish(attempt, said("two"))
@@ -183,8 +183,8 @@ class TestInheritance(TestInheritanceWithoutWorkers):
             assert await world.texts(thread) == [*before, "hi", "fresh"]
 
     async def test_open_run_id_is_taken(self, world: World) -> None:
-        """A fork that was cut inside a failed run shows a part of the run. Therefore the fork cannot have another run with the
-        run's id."""
+        """A fork is cut inside a failed run, and shows a part of the run. The fork cannot have another run with the run's
+        id."""
         await world.turn("r1")
         await world.failed("bad")
         at = await world.id_of("bad…")
@@ -205,7 +205,7 @@ class TestInheritance(TestInheritanceWithoutWorkers):
         assert await world.texts("e") == ["r1?", "r1!"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5: A fork that was cut inside a running run shows only the messages up to the cut, even after the run has
+        """I5: A fork is cut inside a running run. It shows only the messages up to the cut, even after the run has
         completed."""
         attempt = await world.start("live", "q")
         (half,) = await world.runs.append(attempt, [said("half")])

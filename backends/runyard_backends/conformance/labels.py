@@ -169,7 +169,7 @@ class TestLabels(TestLabelsWithoutWorkers):
         assert [leaf.labels for leaf in await world.leaves()] == [["p1", "p2", "trunk"]]
 
     async def test_a_branch_without_a_message(self, world: World) -> None:
-        """B9: The label of a branch without a message is not listed until the branch has a message."""
+        """B9: A labelled branch without a message is not listed. It is listed as soon as it has a message."""
         await world.turn("r1")
         attempt = await world.start("r2", "r2?", parent_id=ROOT_ID)
         await world.threads.set_label(T, "other")
@@ -197,8 +197,8 @@ class TestDepthsWithoutWorkers:
     """The tests of :class:`TestDepths` that also apply to a store without workers."""
 
     async def test_a_run_that_completes_late(self, world: World) -> None:
-        """B3: A leaf's depth is the number of messages on its path. A run that completed after a branch began is not on the
-        branch, even if the run's messages are older."""
+        """B3: A leaf's depth is the number of messages on its path. A branch began before a run completed. The branch does not
+        have the messages of the run, even if they are older than the branch."""
         cp = world.checkpointer
         await world.store("a")
         await cp.claim_run(T, "late")

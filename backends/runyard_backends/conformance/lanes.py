@@ -91,8 +91,8 @@ class TestLanes:
         await world.accept("r1", options=REJECT)
 
     async def test_late_reject_fails_the_run(self, world: World) -> None:
-        """R3: ``reject`` applies at admission. If the lane is busy at the admission of a delayed run, the run fails, because
-        its ``accept`` has already returned."""
+        """R3: ``reject`` applies at admission. If the lane is busy at the admission of a delayed run, the run fails. Its
+        ``accept`` has already returned and cannot raise an error."""
         await world.accept("late", delay=0.4, options=REJECT)
         await world.start("r1")
 

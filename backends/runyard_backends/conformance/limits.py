@@ -72,7 +72,8 @@ class TestLimits:
         await full(world, "r3", "queued_per_lane")
 
     async def test_a_run_that_came_back_closes_no_lane_to_one_that_was_accepted(self, world: World) -> None:
-        """R16, I1: A delayed run is admitted when it is due, even if a retry fills the lane up to its limit."""
+        """R16, I1: A delayed run was accepted, and then a retry fills its lane up to the limit. The delayed run is still
+        admitted when it is due."""
         await limit(world, "queued_per_lane", 1)
         attempt = await world.start("r0")
         await world.accept("later", delay=0.01)
@@ -193,8 +194,8 @@ class TestPermits:
         await few.backend.close()
 
     async def test_late_run_with_priority_waits_for_its_tenants_turn(self, world: World) -> None:
-        """R16: A run of high priority starts before the other waiting runs of its tenant. This is also true if the job of
-        another run was submitted before. Another tenant with an earlier turn still comes first."""
+        """R16: A run of high priority starts before the other waiting runs of its tenant, even if their jobs were submitted
+        earlier. Another tenant with an earlier turn still comes first."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")
         running = await world.start("r", thread="running")
@@ -212,7 +213,7 @@ class TestPermits:
         await few.backend.close()
 
     async def test_a_tenant_that_left_the_line_has_no_turn(self, world: World) -> None:
-        """R16: A tenant without waiting runs has no turn, even after a cancel of its last waiting run. Its next run waits
+        """R16: A tenant without waiting runs has no turn. A cancel of its last waiting run removes its turn. Its next run waits
         behind the other tenants."""
         few = await tenant(world, "few")
         await limit(world, "running_per_agent", 1, "default")

@@ -69,8 +69,8 @@ class TestPagesWithoutWorkers:
     @pytest.mark.parametrize("where", [ThreadFilter(), ThreadFilter(agent="a"), ThreadFilter(tags={"all": "yes"})])
     @pytest.mark.parametrize("newest_first", [False, True])
     async def test_threads_come_and_go_between_pages(self, world: World, newest_first: bool, where: ThreadFilter) -> None:
-        """Each thread that stays is listed once, also if the last thread of a page is deleted before the next page is read. A
-        thread that is made meanwhile is listed last if the list begins at the oldest thread. Otherwise it is not listed."""
+        """The last thread of a page is deleted, and a new thread is made, before the next page is read. Each remaining thread
+        is listed once. The new thread is listed last if the list begins at the oldest thread. Otherwise it is not listed."""
         for n in range(6):
             await create(world, f"t{n}", agent="a", tags={"all": "yes"})
         where, seen = replace(where, newest_first=newest_first), list[str]()

@@ -111,7 +111,7 @@ class TestQueues:
         assert await known() == {"agents", "paused"}
 
     async def test_queues_are_listed_a_page_at_a_time(self, world: World) -> None:
-        """A3: A page continues after the name of the last queue, even if this queue does not exist at that time."""
+        """A3: A page begins after the name of the previous page's last queue. This queue need not exist any more."""
         queues = world.backend.queues
         for queue in ("e", "a", "Z", "ä", "c"):
             await queues.pause(queue)
@@ -162,8 +162,8 @@ class TestQueues:
         assert (await world.claim("r1")).outcome == "claimed"
 
     async def test_a_paused_queue_lets_runs_go_on_and_end(self, world: World) -> None:
-        """R12: Running runs of a paused queue continue. After the worker of a run has died, ``explain`` says that the queue of
-        the run is paused. A cancel ends this run."""
+        """R12: Running runs of a paused queue continue. The worker of a run dies. ``explain`` then says that the queue of the
+        run is paused. A cancel ends this run."""
         running = await world.start("r1")
         await world.start("r2", thread="u")
         since = await world.backend.queues.pause("default")

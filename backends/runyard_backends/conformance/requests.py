@@ -205,7 +205,8 @@ class TestHitl:
         assert (await world.runs.ledger(attempt)).requests[request].answer == "yes"
 
     async def test_a_response_id_names_one_answer(self, world: World) -> None:
-        """H3: A response id that was used for another request of the thread is refused, and the request stays pending."""
+        """H3: A response id that was used for another request of the thread is refused. The request that it should answer stays
+        pending."""
         one, two = HitlRequest(request_id=new_id()), HitlRequest(request_id=new_id())
         await world.ask(await world.start("r1"), one, two)
         await world.runs.respond(1, request_id=one.request_id, response_id="x")
@@ -215,7 +216,7 @@ class TestHitl:
         assert (await world.runs.respond(1, request_id=two.request_id, response_id="y")).created
 
     async def test_a_request_is_found_by_its_answer(self, world: World) -> None:
-        """H3: ``answered`` returns the request of the thread that has the answer, and None for other threads and answers."""
+        """H3: ``answered`` returns the thread's request with the answer, and None for other threads and answers."""
         request = await world.suspended("r1")
         await world.runs.respond("yes", thread_id=T, response_id="x")
         found = await world.runs.answered(T, "x")

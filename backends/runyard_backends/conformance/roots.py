@@ -57,8 +57,8 @@ class TestRoots(TestRootsWithoutWorkers):
         assert await world.texts(leaf=await world.id_of("r1!")) == ["r1?", "r1!"]
 
     async def test_head_and_trunk_are_marked(self, world: World) -> None:
-        """B3: The list marks the leaf that a prompt without a parent continues, and the leaf of the thread's first branch.
-        Each of these leaves can be a message of a live run."""
+        """B3: The list marks two leaves: the leaf that a prompt without a parent continues, and the leaf of the thread's first
+        branch. Each of these leaves can be a message of a live run."""
 
         async def marks() -> dict[str | None, tuple[bool, bool]]:
             return {leaf.run_id: (leaf.head, leaf.trunk) for leaf in await world.leaves()}
@@ -98,7 +98,7 @@ class TestRoots(TestRootsWithoutWorkers):
 
     @pytest.mark.parametrize("first", [True, False])
     async def test_an_empty_branch_is_busy(self, world: World, first: bool) -> None:
-        """B7, B1: If a run is live on a branch without a visible message, no message can be stored at the start of this
+        """B7, B1: A run is live on a branch without a visible message. No message can then be stored at the start of this
         branch."""
         await world.turn("r1")
         parent = ROOT_ID if first else await world.id_of("r1?")

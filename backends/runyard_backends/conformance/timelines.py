@@ -131,7 +131,8 @@ class TestTimelines:
         assert done is not None and done.done and await shown() == "é\u2028…" + "x" * 297
 
     async def test_a_step_without_a_result_says_how_its_attempt_ended(self, world: World) -> None:
-        """R24: Such a step is ``failed`` if the agent ended the attempt, and ``unfinished`` after any other end."""
+        """R24: A step without a result is ``failed`` if the agent ended the attempt. It is ``unfinished`` after any other
+        end."""
 
         async def steps() -> dict[str, str | None]:
             return {e.id: e.status for e in await paged(world, 1) if e.type == "step"}
@@ -345,8 +346,8 @@ class TestTimelines:
         assert await other.timelines.find("s") == [] and await other.timelines.find("secret-1") == []
 
     async def test_a_fork_reads_an_inherited_run_after_its_thread_was_replaced(self, world: World) -> None:
-        """R24: A fork has the timeline, the attempts and the explanation of an inherited run, even if a new thread has the id
-        of the source."""
+        """R24: The source of a fork was deleted, and a new thread has its id. The fork still returns the timeline, the attempts
+        and the explanation of an inherited run."""
         await world.turn("r1")
         await world.fork("fork", after_run_id="r1")
         shown = await world.backend.timelines.timeline("fork", "r1")

@@ -130,7 +130,7 @@ class TestTreeWithoutWorkers:
         assert await shape(world) == {("so?", 3)}
 
     async def test_prefix_of_a_branch_is_fixed(self, world: World) -> None:
-        """S2: The new branch does not show a run of the older branch that completes after the new branch began."""
+        """S2: A run of the older branch completes after the new branch began. The new branch does not show this run."""
         cp = world.checkpointer
         await cp.claim_run(T, "slow")
         await cp.append(T, [said("slow", run_id="slow")])
@@ -358,8 +358,8 @@ class TestParallel:
         assert await shape(world) == {("p1!", 4), ("p2!", 4)}
 
     async def test_prompt_at_its_end_takes_its_lane(self, world: World) -> None:
-        """B8: A prompt at the end of a parallel branch is admitted to the lane of this branch, because each branch belongs to
-        one lane."""
+        """B8: Each branch belongs to one lane. A prompt at the end of a parallel branch is therefore admitted to the lane of
+        this branch."""
         await world.turn("r1")
         await world.turn("p", options=PARALLEL)
         end = await world.id_of("p!")

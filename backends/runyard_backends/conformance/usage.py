@@ -201,7 +201,7 @@ class TestUsage:
         assert (await asked(world, "writer")).agent == "writer"
 
     async def test_a_run_that_no_worker_took_is_of_no_agent(self, world: World) -> None:
-        """A run that no worker claimed counts for no agent, because a caller may name any agent."""
+        """A run that no worker claimed counts for no agent. A caller could name any agent."""
         await world.accept("r1", agent="invented")
         await world.runs.cancel(T, "r1")
         assert await total(world) == of(1)

@@ -43,7 +43,8 @@ class TestWorkers:
 
     async def test_a_blocked_main_loop_is_named_until_it_turns_or_in_the_attempts_that_it_cost(self, world: World) -> None:
         """R12: User code can block the main loop of a worker. While the worker lives, ``explain`` names the place in the code.
-        After the death of the worker, the errors of its attempts name this place, and the time of the block no longer grows."""
+        After the death of the worker, the errors of its attempts name this place. The time of the block then does not grow any
+        more."""
         blocked = BlockedLoop(12.0, "app.py:26", "Stack")
         await world.start("r1")
         await world.accept("r2", thread="u")
@@ -230,7 +231,7 @@ class TestWorkers:
         assert (await world.workers.waiting(unchanged=ZERO)).jobs == []
 
     async def test_the_heads_of_lanes_wait(self, world: World) -> None:
-        """W2: ``waiting`` returns no run that has a worker, is not due, or is not the head of its lane."""
+        """W2: ``waiting`` returns only runs that are due, are the heads of their lanes, and have no worker."""
         await world.start("running")
         await world.accept("behind")
         await world.accept("first", thread="u")
@@ -308,8 +309,8 @@ class TestWorkers:
 
     @pytest.mark.parametrize("dies", ["first", "last"])
     async def test_orphans_say_which_wait_for_their_cancel(self, world: World, dies: str) -> None:
-        """R10: A claim ends an orphaned run with a requested cancel, even in a paused queue. The order of the cancel and the
-        death does not matter."""
+        """R10: A claim ends an orphaned run whose cancel was requested, even in a paused queue. The request may come before or
+        after the worker's death."""
         await world.start("cancelled")
         await world.start("lost", thread="u")
         await world.backend.queues.pause("default")

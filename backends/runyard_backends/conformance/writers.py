@@ -165,8 +165,8 @@ class TestOriginals(TestOriginalsWithoutWorkers):
 
 class TestCheckpointedWriters:
     async def test_m5_what_a_host_appends_is_an_agents(self, world: World) -> None:
-        """M5: Messages that a host appends count as messages of an agent, because an in-process ``Agent`` appends the answers
-        of its model by the same call."""
+        """M5: Messages that a host appends count as messages of an agent. An in-process ``Agent`` appends the answers of its
+        model by the same call."""
         await world.checkpointer.claim_run(T, "r")
         await world.checkpointer.append(T, [user("hi", run_id="r"), said("done", run_id="r", provider_details=DETAILS)])
         data = await world.checkpointer.load(T) or CheckpointData()

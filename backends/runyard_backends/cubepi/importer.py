@@ -87,8 +87,8 @@ class Import:
             self._failed(thread.thread_id, error)
 
     async def _origin(self, thread: SourceThread) -> str:
-        """Return a digest of the first message of a thread. The digest distinguishes threads of two databases that have the
-        same id."""
+        """Return a digest of the first message of a thread. The digest distinguishes threads with the same id in two
+        databases."""
         first = await self.source.page(thread.thread_id, 0, min((each.first_row for each in thread.bounds.values()), default=0))
         return digest([first[0].row, first[0].fields]) if first else NO_MESSAGE
 
@@ -217,8 +217,8 @@ class _ThreadImport:
             after = page[-1].row
 
     async def _save_extra(self) -> None:
-        """Set the thread's extra to the extra of the source. When a run of the thread completes later, this extra becomes the
-        extra of forks after that run."""
+        """Set the thread's extra to the extra of the source. The thread's next completed run saves this extra. Forks after that
+        run get it."""
         assert self._stored is not None
         extra: dict[str, JsonValue] = {key: None for key in self._stored.extra if key not in (*self._thread.extra, STATE)}
         extra.update(self._thread.extra)

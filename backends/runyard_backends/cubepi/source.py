@@ -73,8 +73,8 @@ class SourceThread:
 
     @property
     def digest(self) -> str:
-        """A digest of all imported data. It contains the number of messages and the last row, but no content of messages,
-        because the source never changes messages."""
+        """A digest of all imported data. The source never changes messages. The digest therefore has only their number and
+        their last row."""
         said = [
             [self.extra, self.parent_thread_id, self.request, self.request_run_id],
             [[run.run_id, run.completion_seq] for run in self.runs],

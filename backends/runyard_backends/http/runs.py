@@ -78,8 +78,8 @@ class HttpRunStore(DirectOnly):
         repeated.
 
         If the server or a proxy refuses the size of a request, its halves are sent. If the server cannot be reached, the later
-        prompts are not sent and get the same error, because they could overtake earlier prompts of their threads. An error that
-        concerns the caller is raised, for example ForbiddenError.
+        prompts are not sent and get the same error. Otherwise they could overtake earlier prompts of their threads. An error
+        that concerns the caller is raised, for example ForbiddenError.
         """
         outcomes: dict[int, Accepted | RunyardError] = {}
         parts: list[list[tuple[int, JsonObject]]] = [[]]
@@ -169,8 +169,8 @@ class HttpRunStore(DirectOnly):
         return Changed(read(Run, answer.data))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:
-        """Cancel the run that waits for a human. Without ``run_id``, the request is not repeated after a lost reply, because a
-        repetition could cancel another run."""
+        """Cancel the run that waits for a human. A repetition without ``run_id`` could cancel another run. Such a request is
+        therefore not repeated after a lost reply."""
         body = given(reason=reason, run_id=run_id)
         answer = await self._transport.ask("POST", "threads", thread_id, "abort", repeat=run_id is not None, body=body)
         return Aborted(read(Run, answer.data) if answer.data is not None else None)

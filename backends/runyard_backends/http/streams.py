@@ -30,7 +30,7 @@ FINAL: Final = frozenset({"run.completed", "run.cancelled"})
 
 class HttpStreams:
     """Implements :class:`runyard.ports.streams.Streams` with the streams of the server. ``threads`` and ``runs``: the stores
-    that read the part of an outcome that the server omitted."""
+    from which the omitted part of an outcome is read."""
 
     def __init__(self, transport: Transport, threads: ThreadStore, runs: RunStore) -> None:
         self._transport, self._threads, self._runs = transport, threads, runs

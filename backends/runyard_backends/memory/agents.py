@@ -1,5 +1,5 @@
-"""Choose the agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of a
-namespace."""
+"""Choose the agent of a run. A request can name the agent. Otherwise the run gets the agent of its thread. If the thread has
+none, the run gets the default agent of a namespace."""
 
 from __future__ import annotations
 

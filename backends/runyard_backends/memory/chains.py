@@ -13,8 +13,8 @@ from .state import Database
 def claim_next(db: Database, attempt: AttemptToken, ended: Ended) -> None:
     """Claim the next run of the lane of a run that has just ended. Add the claim to ``ended``, the end of this run.
 
-    Nothing is claimed if the worker of the run is dead or draining, or does not serve the queue of the next run. If there is a
-    limit on running runs, nothing is claimed either, because a run of another lane may be the next to get the permit.
+    Nothing is claimed if the worker of the run is dead or draining, or does not serve the queue of the next run. Nothing is
+    claimed either if running runs are limited. The next permit may then belong to a run of another lane.
     """
     thread, run = db.run(attempt.ref)
     worker = db.workers.get(run.attempts[-1].worker_id or "") if run.attempts else None

@@ -31,7 +31,7 @@ def end(db: Database, thread: ThreadState, run: RunState, crashes: int, how: str
     if crashes < MAX_CRASHES:
         return None
     run.run.crash_count = crashes
-    message = f"run {run.id} crashed {crashes} times without progress: {how}; redrive it when the cause is mended"
+    message = f"run {run.id} crashed {crashes} times without progress: {how}; redrive it when the cause is repaired"
     error = ErrorInfo(code="poison", message=message)
     return lanes.end_outside(db, thread, run, RunStatus.DEAD, error)
 

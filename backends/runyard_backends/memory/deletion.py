@@ -41,7 +41,7 @@ def delete_run(db: Database, thread: ThreadState, run: RunState) -> None:
 
 def hide_runs(thread: ThreadState, *, erase: bool) -> None:
     """Delete the content of the runs of a deleted thread. ``erase``: True to delete the inputs of completed runs as well. The
-    status, the usage and the last attempt of a run stay, because forks that inherited the run read them."""
+    status, the usage and the last attempt of a run stay. Forks that inherited the run read them."""
     for run in thread.runs.values():
         run.request = run.fork = run.words = None
         completed = run.run.completion_seq is not None

@@ -78,7 +78,7 @@ def _take_over(db: Database, thread: ThreadState, run: RunState, worker_id: str,
     if worker is not None and not crashed and run.run.worker_id != worker_id:
         return Claim(ref, "busy")
     crashes = crash_count.count(run, crashed=crashed)
-    if (effects := crash_count.end(db, thread, run, crashes, "its worker died while it ran alone")) is not None:
+    if (effects := crash_count.end(db, thread, run, crashes, "its worker died while executing it alone")) is not None:
         return Claim(ref, "ended", effects=effects)
     return _start(db, thread, run, worker_id, ref, crashes=crashes, takeover=True)
 
@@ -182,7 +182,7 @@ def open_branch(db: Database, thread: ThreadState, cut: tree.CutAt, lane: str) -
 
 
 def freeze(thread: ThreadState, run: RunState) -> None:
-    """Fix the messages that the run will see, so that concurrent changes do not affect the run."""
+    """Fix the messages that the run will see. Later changes of the thread do not affect them."""
     assert run.branch is not None
     run.cutoff = thread.next_completion - 1
     run.context = tuple(tree.view(thread, run.branch))
@@ -211,7 +211,7 @@ def _found(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
     try:
         return db.run(attempt.ref)
     except RunNotFoundError:
-        raise StaleFenceError(f"run {attempt.run_id!r} is gone", run_id=attempt.run_id, fence=attempt.fence) from None
+        raise StaleFenceError(f"run {attempt.run_id!r} does not exist", run_id=attempt.run_id, fence=attempt.fence) from None
 
 
 def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
@@ -225,7 +225,7 @@ def writer(db: Database, attempt: AttemptToken) -> tuple[ThreadState, RunState]:
 
 def append(db: Database, thread: ThreadState, run: RunState, messages: Sequence[Message], first_event: int) -> list[Entry]:
     """Store messages of the run and return their entries. ``first_event``: the number of the event of the first message. Skip a
-    message whose id the run has already, so that a call can be repeated after a lost reply."""
+    message whose id the run has already. A call can therefore be repeated after a lost reply."""
     if not messages:
         return []
     limits.check_size(db, messages)

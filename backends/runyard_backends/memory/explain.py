@@ -1,4 +1,4 @@
-"""Explain why a run waits (R12). Make the events of a run that follow from the stored state of the run."""
+"""Explain why a run waits (R12). Make the events that follow from the stored state of a run."""
 
 from __future__ import annotations
 
@@ -132,9 +132,10 @@ def _paused(db: Database, queue: str) -> dict[str, Any]:
 
 
 def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:
-    """Return the events made from the stored state of the run, after the id ``after`` (None: from the start), in the order of
-    their ids. These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
-    ``run.queued``. ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their size."""
+    """Return the events that follow from the stored state of the run, in the order of their ids. ``after``: the id after which
+    the events begin, or None for all events. These are the events of its messages, of its HITL requests and of its end. Until
+    an attempt begins, they include ``run.queued``. ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their
+    size."""
     asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id and s.event_id]
     found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
     found += [(s.event_id, s) for s in asked]

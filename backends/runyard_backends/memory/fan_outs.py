@@ -106,7 +106,7 @@ class MemoryFanOutStore:
         return {n: self._outcome(started) for n, started in by_number if started is not None}
 
     def _outcome(self, run: RunState) -> CandidateRun:
-        """Return the run of a candidate with its last messages that fit in a page."""
+        """Return the run of a candidate, with as many of its last messages as fit in a page."""
         left, shown = self.db.page_bytes, list[Message]()
         for entry in reversed(run.own()):
             left -= message_size(entry.message)
@@ -117,8 +117,8 @@ class MemoryFanOutStore:
 
 
 def expired(run: RunState) -> bool:
-    """Return True if the messages and answers of a fan-out were deleted: after their retention, or with the content of the
-    run."""
+    """Return True if the messages and answers of a fan-out were deleted. They are deleted after their retention, or together
+    with the content of the run."""
     if run.run.deleted_at is not None or (run.run.status is RunStatus.COMPLETED and run.run.result is None):
         return True
     return not _fan(run).messages

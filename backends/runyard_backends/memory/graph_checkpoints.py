@@ -290,8 +290,8 @@ class MemoryGraphCheckpointStore:
         return GraphState(mark.base_id, checkpoints, self._unseen(thread, mark.base_id))
 
     def _unseen(self, thread: ThreadState, base_id: str | None) -> frozenset[str]:
-        """Return the ids of the messages that come before the message ``base_id`` on its branch. Omit the messages of the run
-        of ``base_id``, and the messages that this run saw when it began."""
+        """Return the ids of the messages that come before the message ``base_id`` on its branch. Leave out the messages of the
+        run that wrote ``base_id``, and the messages that this run saw when it began."""
         for key in _family(thread):
             for run in self.db.threads[key].runs.values():
                 own = run.own()

@@ -77,8 +77,8 @@ def receive(db: Database, thread: ThreadState, run: RunState) -> None:
 
 
 def overdue(db: Database, thread: ThreadState) -> list[RequestState]:
-    """Return the overdue requests whose default can be applied now. The default of a request can be to fail the run. Such a
-    default is not applied while the run is queued or running, except for an external run."""
+    """Return the overdue requests whose default can be applied now. The default of a request can be to fail the run. While a
+    run of workers is queued or running, such a default is not applied."""
     return [
         state
         for state in pending_of(db, thread)

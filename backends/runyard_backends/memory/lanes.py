@@ -111,13 +111,13 @@ def admit_run(db: Database, thread: ThreadState, run: RunState) -> Effects:
 
 
 def expired(db: Database, thread: ThreadState) -> list[RunState]:
-    """Return the admitted runs whose ``expires_at`` has passed and that had no attempt, in the order of admission."""
+    """Return the admitted runs that had no attempt before their ``expires_at`` passed, in the order of admission."""
     runs = [r for r in thread.runs.values() if r.lane_seq is not None and is_late(db, r)]
     return sorted(runs, key=lambda r: r.lane_seq or 0)
 
 
 def is_late(db: Database, run: RunState) -> bool:
-    """Return True if the time ``expires_at`` has passed and the run had no attempt."""
+    """Return True if the run had no attempt, and its time ``expires_at`` has passed."""
     r = run.run
     return r.status is RunStatus.QUEUED and r.attempt == 0 and r.expires_at is not None and r.expires_at <= db.now()
 

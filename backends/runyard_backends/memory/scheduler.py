@@ -141,8 +141,8 @@ class MemoryScheduler:
         return lock is not None and lock.token == delivery.token
 
     async def renew(self, worker_id: str, deliveries: Sequence[Delivery]) -> list[Delivery]:
-        """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost. Each lock records the run of its
-        delivery, because a worker keeps the lock for the next run of the lane."""
+        """Extend the locks of ``deliveries``. Return the deliveries whose locks are lost. Write the run of each delivery into
+        its lock, because a worker may pass its lock on to the next run of the lane."""
         lost = []
         for delivery in deliveries:
             lock = self._locks.get(delivery.job.lane_key)

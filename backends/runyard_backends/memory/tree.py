@@ -119,9 +119,9 @@ def id_taken(thread_id: str, message_id: str) -> InvalidInputError:
 
 
 def path(thread: ThreadState, branch: Branch, entry: Entry) -> list[Entry]:
-    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Then the path has
-    messages of the branch itself: messages without a run, messages of the entry's run, and messages of completed runs. A run
-    counts as completed if a cut at ``entry`` shows it as completed."""
+    """Return the path from the root to ``entry``. The path begins with the prefix of the entry's branch. Then come messages of
+    the branch itself: messages without a run, messages of the entry's run, and messages of completed runs. A run counts as
+    completed if a cut at ``entry`` shows it as completed."""
     if entry.owner != thread.key:
         shown = [e for e in thread.root.prefix if e.seq <= entry.seq]
         limit = entry.cutoff or 0
@@ -145,7 +145,7 @@ def cutoff_of(thread: ThreadState, entry: Entry) -> int:
 
 def snapshot_after(thread: ThreadState, run: RunState) -> tuple[Entry, ...]:
     """Return the messages that are visible after a run that has just completed. The snapshot ends at the last message that a
-    completed run of the branch stored or saw at its claim (F1, F10)."""
+    completed run of the branch has stored, or has seen at its claim (F1, F10)."""
     assert run.branch is not None
     done = [r for r in thread.runs.values() if r.branch is run.branch and r.run.completion_seq is not None]
     high_water = max((e.seq for r in done for e in (*r.context, *r.own())), default=0)
@@ -223,7 +223,8 @@ def cut_after(thread: ThreadState, run_id: str) -> CutAt:
 
 
 def not_completed(thread: ThreadState, run_id: str | None) -> RunNotCompletedError:
-    """Return the error for a cut after ``run_id``, or for a thread without a completed run if ``run_id`` is None."""
+    """Return the error for a cut after the run ``run_id``, which is not completed. If ``run_id`` is None, return the error for
+    a thread without a completed run."""
     if run_id is not None and run_id not in thread.runs and run_id not in thread.root.ancestral:
         message = f"thread {thread.id!r} has no run {run_id!r}; fork after a completed run of the thread"
         return CutRunNotFoundError(message, thread_id=thread.id, run_id=run_id)
@@ -268,8 +269,8 @@ def usage_of(db: Database, cut: CutAt) -> Usage:
 
 
 def seen_run(db: Database, thread: ThreadState, run_id: str) -> tuple[ThreadState, RunState]:
-    """Return a run and its thread. The run is the thread's own run, or a completed run of an ancestor if the thread shows all
-    messages of that run.
+    """Return a run and its thread. The run is the thread's own run, or a completed run that the thread inherited with all its
+    messages.
 
     Raises RunNotFoundError.
     """

@@ -36,7 +36,7 @@ class MemoryUsageStore:
 
 
 def count_run(db: Database, thread: ThreadState, run: RunState) -> None:
-    """Add the usage of a run that ends to the totals of the day. If a redriven run ends again, add only the usage since its
+    """Add the usage of an ending run to the totals of the day. If a redriven run ends again, add only the usage since its
     previous end. Each agent has a total. The total with the agent None is for all agents together."""
     used, first = run.run.usage, run.counted is None
     day = db.now().astimezone(UTC).date()

@@ -31,7 +31,7 @@ def check_json(value: Any, name: str) -> Any:
 
 
 def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObject:
-    """Return ``before`` merged with ``more``. The values of ``more`` replace those of ``before``. ``name``: the field of a
+    """Return ``before`` merged with ``more``. If both have a key, the value of ``more`` is used. ``name``: the field of a
     thread, ``extra`` or ``config``. Raises InvalidInputError if the result has more than MAX_EXTRA bytes."""
     both = {**before, **more}
     size = len(json.dumps(both, ensure_ascii=False, default=str).encode("utf-8", "surrogatepass"))
@@ -42,7 +42,8 @@ def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObj
 
 
 def patched(before: JsonObject, patch: JsonObject | None, name: str) -> JsonObject:
-    """Return ``before`` merged with ``patch``, without the keys that are None in ``patch``. Without a patch, return {}."""
+    """Return ``before`` merged with ``patch``. A key with the value None in ``patch`` is removed. Without a patch, return
+    {}."""
     more = check_json(patch or {}, name)
     both = merged({} if patch is None else before, more, name)
     return {key: value for key, value in both.items() if key not in more or value is not None}

@@ -146,7 +146,7 @@ class MemoryWorkerStore:
         return WaitingPage(jobs, found[-1][0] if len(found) == limit else None)
 
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
-        """Return the jobs of those runs of ``refs`` for which ``waiting`` would return a job."""
+        """Return the jobs of the runs ``refs`` that still wait only for a worker, as in :meth:`waiting`."""
         found = [(t, r) for t, r in self._live() if RunRef(t.key, r.id) in refs and self._queued(r, unchanged)]
         return [job(t, r, self.db.now()) for t, r in found if self._waits(t, r, unchanged)]
 
@@ -197,8 +197,8 @@ class MemoryWorkerStore:
         return run.changed_at is None or run.changed_at <= self.db.now() - unchanged
 
     def _queued(self, run: RunState, unchanged: timedelta) -> bool:
-        """Return True if the run is queued and admitted, waits for no permit, and was not changed for the time
-        ``unchanged``."""
+        """Return True if the run is queued and admitted, and waits for no permit. Its last change must be at least
+        ``unchanged`` ago."""
         queued = run.run.status is RunStatus.QUEUED and run.lane_seq is not None and run.permit is None
         return queued and self._settled(run, unchanged)
 

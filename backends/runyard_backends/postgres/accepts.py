@@ -141,7 +141,7 @@ class Accepts:
 
     async def rows_apart(self, items: Sequence[Encoded], *, wait: float) -> Sequence[codec.Row | Exception]:
         """Accept requests in one transaction, and return a row or an error for each. If the transaction fails, the requests are
-        accepted in smaller transactions, so that a bad request fails alone."""
+        accepted in smaller transactions. A bad request then fails alone."""
         rows = await each_its_own(partial(self.rows, wait=wait), items)
         return [row if isinstance(row, Exception) or row["refused"] is None else _refusal(row) for row in rows]
 

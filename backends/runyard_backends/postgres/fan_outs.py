@@ -30,8 +30,8 @@ async def accept_batch(db: Database, tenant: str, request: AcceptRequest, batch:
     the thread is not locked meanwhile.
 
     A repetition uses the pages that an earlier call has stored. The leader deletes pages that no accept has taken within an
-    hour after the last page was stored. If it deletes the pages of a call that is still running, the call stores them again, at
-    most BATCH_TRIES times in all.
+    hour after the last page was stored. If it deletes the pages of a call that is still running, the call stores its pages
+    again. A call stores its pages at most BATCH_TRIES times.
     """
     encoded = codec.run_request(request, batch)
     tries = BATCH_TRIES
@@ -72,7 +72,7 @@ class PostgresFanOutStore:
         await self.db.row("end_candidates", attempt.thread_key, attempt.run_id, attempt.fence, *fields, usages, values)
 
     async def progress(self, thread_id: str, run_id: str) -> FanOutProgress:
-        """Count the candidates of a fan-out: all, those in each state, and their usage."""
+        """Return the number of a fan-out's candidates in total and in each state, and their usage."""
         row = await self.db.one("fan_out", self.tenant, thread_id, run_id, 0, MAX_CANDIDATES - 1)
         job, started = _job(thread_id, run_id, row), codec.started_runs(row)
         runs = {n: started[of] for n in range(job.total) if (of := candidate_id(thread_id, run_id, n)) in started}

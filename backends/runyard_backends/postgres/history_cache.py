@@ -56,10 +56,10 @@ class History:
 
 
 def kept_with(base: History | None, rows: Sequence[codec.Row], *, thread_key: int, **state: Any) -> History | None:
-    """Return the history of ``base`` and the ``rows`` after it, or None if there are no rows. ``state``: ``branch_id``,
+    """Return the history ``base`` with the later ``rows`` added, or None if there are no rows. ``state``: ``branch_id``,
     ``cutoff`` and ``generation``.
 
-    No run has messages both in ``base`` and after it, because a run that has completed gets no further messages.
+    A completed run gets no further messages. No run therefore has messages both in ``base`` and after it.
     """
     if not rows:
         return base and replace(base, **state)

@@ -114,10 +114,10 @@ class Release:
 class Migrated:
     """The result of :func:`migrate`, or the plan of :func:`plan`.
 
-    ``before``, ``after``: the versions of the schema before and after the call, 0 without a schema. ``migrations``: the names
-    of the applied migrations. ``functions``: the number of functions that were made or replaced. ``newer_release``: the number
-    of a newer release whose functions the database has, or None. The functions of that release are not replaced. ``files``: the
-    names of the applied files of functions.
+    ``before``, ``after``: the versions of the schema before and after the call. The version is 0 without a schema.
+    ``migrations``: the names of the applied migrations. ``functions``: the number of functions that were made or replaced.
+    ``newer_release``: the number of a newer release whose functions the database has, or None. The functions of that release
+    are not replaced. ``files``: the names of the applied files of functions.
     """
 
     before: int
@@ -134,14 +134,15 @@ class Migrated:
 
 
 def _texts(folder: str) -> dict[str, str]:
-    """Return the texts of the SQL files in a folder of this package, by name without the suffix, in the order of the names."""
+    """Return the texts of the SQL files in a folder of this package. The keys are the names of the files without their suffix,
+    in order."""
     found = (file for file in files("runyard_backends.postgres").joinpath(folder).iterdir() if file.name.endswith(".sql"))
     return {file.name.removesuffix(".sql"): file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
 
 
 @cache
 def called_functions() -> frozenset[str]:
-    """Return the names of the stored functions that this code calls, and of ``accept``, which hosts call."""
+    """Return the names of the stored functions that this code calls, and the name ``accept``. Hosts call ``accept``."""
     return frozenset(re.findall(r"runyard\.(\w+)\(", "\n".join(statements().values()))) | {"accept"}
 
 
@@ -232,8 +233,8 @@ async def _locked(connection: Connection, lock_timeout: float) -> AsyncIterator[
 
 
 async def _changed_files(connection: Connection, release: Release) -> list[FunctionFile]:
-    """Return the files whose text has changed, and the files with a function or trigger that is missing or was edited by
-    hand."""
+    """Return the files whose text has changed. Also return each file with a function or trigger that is missing or was edited
+    by hand."""
     sql = statements()
     applied = await connection.fetch(sql["functions_applied"])
     stored = await connection.fetch(sql["functions_stored"])
@@ -287,8 +288,8 @@ def _check_oldest_code(state: asyncpg.Record) -> None:
 
 
 async def check_schema(db: Database) -> None:
-    """Check that this code can run on the schema. Raises SchemaUninitialized if there is no schema, SchemaMismatch if the code
-    cannot run on it, and SchemaRightsError if the role may not call the functions of the code."""
+    """Check that this code can run on the schema. Raises SchemaUninitialized without a schema, and SchemaMismatch if the code
+    cannot run on the schema. Raises SchemaRightsError if the role may not call the functions of the code."""
     if not await db.value("schema_exists"):
         raise SchemaUninitialized("the database has no runyard schema; run `runyard migrate`")
     state = await db.one("schema_state", sorted(called_functions()))

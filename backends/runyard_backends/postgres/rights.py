@@ -1,8 +1,8 @@
 """The rights of the role with which workers, API processes and clients connect.
 
-The role that migrates owns the schema. The other role can read the tables and call functions. These functions have the rights
-of their owner. The other role writes to tables only through functions. A few tables are an exception: statements of
-``queries.sql`` write to them directly.
+The role that migrates owns the schema. Workers, API processes and clients have another role. Their role can read the tables and
+call functions. These functions have the rights of their owner. Their role writes to most tables only through functions.
+Statements of ``queries.sql`` write to a few tables directly.
 """
 
 from __future__ import annotations

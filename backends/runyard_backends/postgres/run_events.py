@@ -24,7 +24,8 @@ _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
 
 
 async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list[Event]:
-    """Return the events made from the rows of a run, after the id ``after`` (None: from the start), in the order of their ids.
+    """Return the events that follow from the rows of a run, in the order of their ids. ``after``: the id after which the events
+    begin, or None for all events.
 
     These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
     ``run.queued``. A row that cannot be decoded is omitted. Readers then find a missing event number and report a gap. A

@@ -76,7 +76,7 @@ class PostgresRunStore:
     async def _claims(self, rows: Sequence[codec.Row]) -> list[Claim]:
         """Return the claims in ``rows``. Fail the claimed runs whose rows cannot be decoded.
 
-        If such a run cannot be failed now, no task of the worker has the run, so that the worker releases it (W4).
+        If such a run cannot be failed now, the worker releases it later, because the worker has no task for it (W4).
         """
         read = [_claim(row) for row in rows]
         corrupted = [(n, error) for n, (_, error) in enumerate(read) if error is not None]
@@ -87,7 +87,7 @@ class PostgresRunStore:
         return claims
 
     async def _end_corrupted(self, claim: Claim, row: codec.Row, error: DataCorruptedError) -> Claim:
-        """Fail a claimed run whose row cannot be decoded, because no worker could ever execute it (I1)."""
+        """Fail a claimed run whose row cannot be decoded. No worker could ever execute such a run (I1)."""
         assert claim.attempt is not None
         why = ErrorInfo(code=error.code, message=error.message, details=error.details)
         try:
@@ -260,8 +260,7 @@ class PostgresRunStore:
         await self.db.row("delete_run", self.tenant, thread_id, run_id)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:
-        """Return a run of the thread, or a run of an ancestor if the thread shows all messages of that run. Return None if
-        there is no such run."""
+        """Return a run of the thread, or a run that the thread inherited completely. Return None if there is no such run."""
         row = await self.db.row("run", self.tenant, thread_id, run_id)
         row = row or await self.db.row("inherited_run", self.tenant, thread_id, run_id)
         return codec.run_with_any_input(row) if row else None
@@ -317,7 +316,7 @@ class PostgresRunStore:
         return codec.request(row) if row else None
 
     async def answered(self, thread_id: str, response_id: str) -> HitlRequest | None:
-        """Return the request of a thread that has the answer ``response_id``, or None."""
+        """Return the thread's request with the answer ``response_id``, or None."""
         row = await self.db.row("answered_request", self.tenant, thread_id, response_id)
         return codec.request(row) if row else None
 

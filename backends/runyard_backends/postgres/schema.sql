@@ -1250,8 +1250,8 @@ FUNCTION runyard.admit_late(INOUT t runyard.threads, r runyard.runs, OUT effects
 FUNCTION runyard.why_not(t runyard.threads, run_id text, parent_id uuid) RETURNS jsonb;
 
 -- functions/agents.sql --------------------------------------------------------------------------------------------------------
--- The agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of a namespace.
--- runyard/domain/agent_names.py describes the names.
+-- The agent of a run. A request can name the agent. Otherwise the run gets the agent of its thread. If the thread has none, the
+-- run gets the default agent of a namespace. runyard/domain/agent_names.py describes the names.
 
 -- Return true if a name names one agent. Any other name stands for the default agent of a namespace.
 FUNCTION runyard.is_agent(name text) RETURNS boolean;
@@ -1425,7 +1425,8 @@ FUNCTION runyard.end_candidates(
     thread_key bigint, run_id text, with_fence bigint, keys text[], outcomes text[], usages text[], results bytea[]
 ) RETURNS void;
 
--- Return true if the messages and answers of a fan-out were deleted: after their retention, or with the content of the run.
+-- Return true if the messages and answers of a fan-out were deleted. They are deleted after their retention, or together with
+-- the content of the run.
 FUNCTION runyard.fan_out_expired(r runyard.runs) RETURNS boolean;
 
 -- Delete up to `most` steps of runs and messages of large fan-outs. If `most` is NULL, delete all. Return the number of
@@ -2020,8 +2021,8 @@ FUNCTION runyard.recent(
 -- values of the type.
 FUNCTION runyard.write_interim(writes runyard.interim_write[], patience integer) RETURNS SETOF runyard.interim_written;
 
--- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
--- thread and its run. t is NULL if the thread is gone or stays locked.
+-- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r:
+-- the locked thread and its run. t is NULL if the thread does not exist or stays locked.
 FUNCTION runyard.interim_refused(t runyard.threads, r runyard.runs, thread_key bigint, with_fence bigint, patience integer)
 RETURNS text;
 
@@ -2740,8 +2741,8 @@ FUNCTION runyard.run_timeline(
 -- Return the messages with these numbers on the branch of a run.
 FUNCTION runyard.messages_of_run(for_tenant text, thread_id text, run_id text, numbers bigint[]) RETURNS SETOF runyard.messages;
 
--- Return a run of a thread, or a run of an ancestor if the thread shows all messages of that run. The ancestor can be deleted.
--- Raise an error if there is no such run, or if the thread is deleted.
+-- Return a run of a thread, or a run that the thread inherited with all its messages. The ancestor can be deleted. Raise an
+-- error if there is no such run, or if the thread is deleted.
 FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs;
 
 -- Return the attempts of a run. Two attempts have no row in `attempts`: a running attempt, and the attempt that completed the
@@ -3006,7 +3007,7 @@ FUNCTION runyard.waiting(
     unchanged interval, within interval, after_time timestamptz, after_no bigint, most integer
 ) RETURNS TABLE (job jsonb, place_time timestamptz, place_no bigint);
 
--- Return the jobs of those given runs for which runyard.waiting would return a job.
+-- Return the jobs of the given runs that still wait only for a worker, as in runyard.waiting.
 FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb;
 
 -- Return true if an admitted run is the head of its lane. The function reads the index backwards from the run, because the front of a long

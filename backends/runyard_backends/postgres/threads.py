@@ -98,8 +98,8 @@ class PostgresThreadStore:
         return codec.thread(await self.db.one("update_thread", self.tenant, thread_id, codec.to_json(changes), expected))
 
     async def messages(self, thread_id: str, path: PathRequest = WHOLE_PATH) -> Page[Message]:
-        """Return the path to ``leaf_id``. Without ``leaf_id``, return the path to the end of the head, including the messages
-        of a live run (B2)."""
+        """Return the path to ``leaf_id``. Without ``leaf_id``, return the path to the end of the head. This path includes the
+        messages of a live run (B2)."""
         leaf_id, limit, newest_first = path.leaf_id, path.limit, path.newest_first
         if leaf_id is not None:
             check_uuid(leaf_id, "leaf_id")

@@ -46,8 +46,8 @@ class PostgresWorkerStore:
     async def register(self, worker: WorkerInfo) -> None:
         """Register a worker. The id of a worker that was declared dead cannot be used again.
 
-        Budgets are only shown. If they cannot be stored, this is logged, and the worker is registered without them. Raises
-        WorkerDeadError, and BackendUnavailableError, after which the call can be repeated.
+        The budgets of agents are stored for display only. If they cannot be stored, the worker is registered without them, and
+        the failure is logged. Raises WorkerDeadError. After a BackendUnavailableError, the call can be repeated.
         """
         agents = codec.to_json(dict(worker.agents))
         await self.db.row(
@@ -163,7 +163,7 @@ class PostgresWorkerStore:
         return WaitingPage(jobs, (rows[-1]["place_time"], rows[-1]["place_no"]) if more else None)
 
     async def still_waiting(self, refs: Sequence[RunRef], *, unchanged: timedelta) -> list[Job]:
-        """Return the jobs of those runs of ``refs`` for which ``waiting`` would return a job."""
+        """Return the jobs of the runs ``refs`` that still wait only for a worker, as in :meth:`waiting`."""
         keys, ids = [ref.thread_key for ref in refs], [ref.run_id for ref in refs]
         return [codec.job(codec.from_json(row["job"])) for row in await self.db.rows("still_waiting", unchanged, keys, ids)]
 

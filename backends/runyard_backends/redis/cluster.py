@@ -3,9 +3,9 @@
 The shard in the name of a key determines the hash slot. All keys of the schedule are in shard 0. Therefore one server has the
 whole schedule, and a worker waits on one connection. The event streams are spread over all shards.
 
-The first call reads the map of hash slots to servers. The map is read again after a server was lost, or after a reply that
-another server holds the hash slot. While a hash slot is moved key by key, calls for it raise BackendUnavailableError, because a
-script needs all keys of its shard on one server.
+The first call reads the map of hash slots to servers. The map is read again after the loss of a server, and after a reply that
+another server holds the hash slot. A script needs all keys of its shard on one server. While a hash slot is being moved key by
+key, calls for it therefore raise BackendUnavailableError.
 """
 
 from __future__ import annotations

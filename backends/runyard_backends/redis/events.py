@@ -73,7 +73,7 @@ class EventId(NamedTuple):
         return f"{self.fence}-{self.n}"
 
     def follows(self, last: EventId | None) -> bool:
-        """Return True if no event can be between the id ``last`` (None: the start of the stream) and this id."""
+        """Return True if this id is the next possible id after ``last`` (None: after the start of the stream)."""
         if last is not None and last.fence == self.fence:
             return self.n == last.n + 1
         return self.n == 1
@@ -96,8 +96,8 @@ class RedisEventLog:
         server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. If the id of an event is not higher than the stream's last id, the event
-        is dropped without an error."""
+        """Add events of runs of one thread, in order. An event is added only if its id is higher than the stream's last id.
+        Otherwise it is dropped without an error."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
@@ -354,8 +354,8 @@ class _Position:
         self._expects_events = True
 
     def expect_events(self) -> None:
-        """Record that the next page should have events. If that page is empty, and the last event that was read is no longer in
-        the stream, :meth:`turn_page` yields a gap."""
+        """Record that the next page should have events. If that page is empty, and the stream lacks the last event that was
+        read, :meth:`turn_page` yields a gap."""
         self._expects_events = True
 
     def is_ahead(self, id_: EventId) -> bool:

@@ -29,8 +29,8 @@ _servers: WeakValueDictionary[str, FakeServer] = WeakValueDictionary()
 class Socket(fakeredis.aioredis.AsyncFakeSocket):
     """The server's side of a connection.
 
-    If a client disconnects during a blocking pop, a real server removes the client. fakeredis keeps the client: its pop still
-    takes an element, and its commands after the pop are executed. This class removes the client as a real server does.
+    If a client disconnects during a blocking pop, a real server removes the client. fakeredis keeps the client. The client's
+    pop then still takes an element, and its later commands are executed. This class removes the client as a real server does.
     """
 
     _hung_up = False

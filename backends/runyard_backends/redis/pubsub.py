@@ -62,8 +62,8 @@ class Unread:
 
 class Subscription:
     """The messages of one channel since the subscription began. ``limit``: the maximum number of unread messages. ``silence``:
-    seconds without a message after which :meth:`get` raises TimeoutError, or None for no limit. ``unread``: the counter that
-    all subscriptions share.
+    after this number of seconds without a message, :meth:`get` raises TimeoutError. None: no limit. ``unread``: the counter
+    that all subscriptions share.
 
     A subscription has only one timer, because a timer for each message would take longer than the message itself.
     """

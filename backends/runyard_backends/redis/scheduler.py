@@ -64,8 +64,8 @@ class RedisScheduler:
         self._submits: Batcher[Job, None] = Batcher(self._submit, limit=JOBS_PER_CALL, in_flight=2)
 
     async def submit(self, jobs: Sequence[Job]) -> None:
-        """Add the ``queued`` events of ``jobs`` to their streams, and offer the jobs to the workers. A job that is offered
-        already keeps the earlier of the two due times. Concurrent calls share round trips to Redis."""
+        """Add the ``queued`` events of ``jobs`` to their streams, and offer the jobs to the workers. If a job is already
+        offered, it keeps the earlier of the two due times. Concurrent calls share round trips to Redis."""
         if len(jobs) == 1:  # asyncio.gather would take one more turn of the event loop
             await self._submits(jobs[0])
         else:
@@ -83,10 +83,10 @@ class RedisScheduler:
         ends.
 
         ``wait``: maximum seconds to wait before the claim. The claim never waits longer than LANE_POLL_SECONDS. The wait ends
-        earlier if a submission wakes this worker, or if :meth:`end_wait` is called. If the worker's last claim found a job
-        that is due later, the wait ends at this due time at the latest. Redis executes the claim as soon as the wait ends,
-        without another round trip. If this version cannot decode a job, the job is put back with a delay, so that a worker of
-        another version can take it.
+        earlier if a submission wakes this worker, or if :meth:`end_wait` is called. If the worker's last claim found a delayed
+        job, the wait ends at the due time of this job at the latest. Redis executes the claim as soon as the wait ends, without
+        another round trip. If this version cannot decode a job, the job is put back with a delay. A worker of another version
+        can then take it.
         """
         if "|" in worker_id:
             raise InvalidInputError(f"a worker id must not contain '|', got {worker_id!r}")
@@ -134,8 +134,8 @@ class RedisScheduler:
 
     async def missing_jobs(self, jobs: Sequence[Job], dead: Collection[str] = ()) -> list[Job]:
         """Return the jobs of ``jobs`` that are missing from Redis. The runs of all ``jobs`` are due in Postgres. A job is
-        present if its run holds the lane's lock, or if Redis makes the job due within a minute. Any other job is missing. A
-        job with a later due time also counts as missing, because this time comes from the clock of another Redis server.
+        present if its run holds the lane's lock, or if Redis makes the job due within a minute. Any other job is missing. A job
+        with a later due time also counts as missing. This time comes from the clock of another Redis server.
 
         ``dead``: the ids of dead workers. Their locks do not count. A worker that reaches Redis but not Postgres renews its
         locks for some seconds after it was declared dead.

@@ -113,10 +113,10 @@ class Database(Protocol):
     a page of a list.
 
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
-    ``long``: True for a verb whose time grows with the length of the thread. Such a verb gets a longer time limit. ``wait``:
-    False to raise LockedError at once if another transaction has locked the whole database, or if the server rolls back this
-    transaction because of another one. ``read`` and ``write`` raise LockedError if other transactions hold a lock for too
-    long. They raise BackendUnavailableError if the database does not answer. ``lock_imports`` takes the lock of a tenant's
+    ``long``: True for a verb whose time grows with the length of the thread. Such a verb gets a longer time limit. ``wait``: if
+    False, LockedError is raised at once in two cases: another transaction has locked the whole database, or the server rolls
+    back this transaction because of another one. ``read`` and ``write`` raise LockedError if other transactions hold a lock for
+    too long. They raise BackendUnavailableError if the database does not answer. ``lock_imports`` takes the lock of a tenant's
     imports, or raises LockedError.
     """
 

@@ -53,7 +53,7 @@ async def delete(tx: Transaction, tenant: str, thread_id: str, expected: datetim
 
 
 async def _remove(tx: Transaction, key: int, *, erase: bool) -> None:
-    """Remove the rows of a deleted thread that no live thread shows."""
+    """Remove the rows of a deleted thread, except rows that live threads show."""
     shown = False
     last_cut = 0
     branches = [branch_id for (branch_id,) in await tx.tuples("branches_of_thread", key)]

@@ -76,7 +76,7 @@ def translate(error: sqlite3.Error) -> RunyardError | None:
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Convert the errors of SQLite that the block raises to errors of runyard, if there are such errors."""
+    """Convert the errors of SQLite in the block to errors of runyard. An error without a counterpart is raised unchanged."""
     try:
         yield
     except sqlite3.Error as error:

@@ -136,8 +136,8 @@ def merged(before: JsonObject, more: JsonObject, name: str = "extra") -> JsonObj
 
 
 def _patched(before: str, patch: JsonObject | None, name: str) -> str:
-    """Return ``before`` merged with ``patch``, as JSON, without the keys that are None in ``patch``. Without a patch, return
-    an empty object."""
+    """Return ``before`` merged with ``patch``, as JSON. A key with the value None in ``patch`` is removed. Without a patch,
+    return an empty object."""
     more = patch or {}
     check_value(more, name)
     both = merged(from_json(before) if patch is not None else {}, more, name)

@@ -108,8 +108,8 @@ SIZES_PER_READ: Final = 1000
 
 
 async def stored_after(tx: Transaction, branch_id: int, after: int, limit: int, budget: int) -> list[MessageRow]:
-    """Return up to ``limit`` of the branch's own messages after the number ``after``, even those of runs that are not
-    completed. The messages have about ``budget`` bytes together."""
+    """Return up to ``limit`` of the branch's own messages after the number ``after``. Messages of uncompleted runs are
+    included. The messages have about ``budget`` bytes together."""
     sizes = await _sizes(tx, "stored_sizes", branch_id, after, limit)
     count = fitting(sizes, budget, first=True)
     return await tx.tuples("stored_after", branch_id, after, count) if count else []
@@ -230,8 +230,8 @@ async def inherited_run(tx: Transaction, thread: Row, run_id: str) -> InheritedR
 
 
 async def last_completed(tx: Transaction, view: View) -> str | None:
-    """Return the id of the last completed run of a view. This run is in the last level that has a completed run, because the
-    runs of a level completed after the runs of earlier levels."""
+    """Return the id of the last completed run of a view. Runs of a later level completed after the runs of all earlier levels.
+    The search therefore begins at the last level."""
     for level in reversed(view):
         for (run_id,) in await tx.tuples("last_completed", level.branch_id, level.cutoff, level.high_water_seq):
             return str(run_id)

@@ -243,7 +243,8 @@ class _Section:
     async def cut(self) -> str | None:
         """Return the id of the last message that the thread inherited, or None.
 
-        This method finds the message as the parent of the first message of a branch, or as the leaf of the first branch.
+        The method searches for this message among the parents of the branches' first messages, and then at the leaf of the
+        first branch.
         """
         if (last := self._thread.forked_at_seq) is None:
             return None
@@ -349,8 +350,8 @@ class _Section:
         return found
 
     async def _requests(self) -> AsyncIterator[HitlRequest]:
-        """Yield the requests of the thread, without those of ended runs. Requests without a run come first. Answered requests
-        come before pending ones."""
+        """Yield the requests of the thread. Requests of ended runs are left out. Requests without a run come first. Answered
+        requests come before pending ones."""
         pending = {request.request_id async for request in self._all_requests(pending=True)}
         for of_run in (False, True):
             for waits in (False, True):

@@ -74,8 +74,8 @@ class Forks:
             self._pass(fork)
 
     def before(self, moment: datetime | None) -> list[ForkLine]:
-        """Return the lines of forks that were made before ``moment`` and whose cuts are in the lines so far. If ``moment`` is
-        None, the time does not matter."""
+        """Return the lines of the forks whose cuts are in the lines so far. Leave out forks that were made at ``moment`` or
+        later. If ``moment`` is None, the time does not matter."""
         made: list[ForkLine] = []
         while self._passed and (moment is None or self._passed[0][0] < moment):
             made.append(heapq.heappop(self._passed)[2].line)

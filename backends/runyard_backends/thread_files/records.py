@@ -124,8 +124,8 @@ class RequestLine(StrictModel):
 
 class LeafLine(StrictModel):
     """A leaf of the thread. ``depth``: the number of messages on its path. An import compares this number with the path in the
-    deployment. ``labels``: the labels of the leaf's branch. ``labelled``: the id of the message to whose branch an import gives
-    these labels, or None without labels."""
+    deployment. ``labels``: the labels of the leaf's branch. ``labelled``: the id of a message. An import gives the labels to
+    the branch of this message. None without labels."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str
@@ -143,7 +143,7 @@ class HeadLine(StrictModel):
 
 
 class NoteLine(StrictModel):
-    """Data of the thread that was not exported."""
+    """A note about data of the thread that the file lacks."""
 
     type: Literal["note"] = "note"
     what: str = Field(max_length=MAX_NOTE)

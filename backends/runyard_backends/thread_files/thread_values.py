@@ -32,7 +32,8 @@ async def set_config(backend: Backend, thread_id: str, present: JsonObject, want
 
 
 def fitting(tags: Mapping[str, str], mark: Mapping[str, str]) -> tuple[dict[str, str], list[str]]:
-    """Return those ``tags`` of a file that fit beside the tag ``mark``, and the names of the other tags."""
+    """Return the ``tags`` of a file that a thread can have together with the tag ``mark``. Also return the names of the tags
+    that do not fit."""
     kept = {name: value for name, value in tags.items() if name != TAG}
     left = MAX_BYTES["tags"] - _bytes(mark) - _bytes(kept)
     dropped = []

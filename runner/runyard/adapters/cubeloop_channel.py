@@ -138,8 +138,8 @@ def _question(fields: JsonObject, question_id: str) -> tuple[JsonObject, JsonObj
     """Return the question, the schema of its answers, and the key of the question in the run.
 
     If the caller named no tool call, the key is None, and the run makes a key. cubeloop numbers the equal questions of a
-    channel, but the key does not contain this number: if several runs use the channel, a question may have different numbers
-    in two attempts of one run.
+    channel. The key does not contain this number. The number of a question may differ between two attempts of one run, if other
+    runs use the same channel.
     """
     if fields["kind"] == "confirm":
         named = None if "." in question_id else f"confirm:{question_id}:{digest(fields)}"

@@ -246,7 +246,7 @@ class RunyardCheckpointer:
         """Wait until the open question of ``channel`` is answered in the inbox, and give the channel the answer.
 
         Call this method in a task beside ``agent.prompt``. ``every``: seconds between two reads. Return False if the channel
-        has no open question, or if its question ends without an answer from the inbox.
+        has no open question. Also return False if the question ends without an answer from the inbox.
         """
         while (asked := channel.pending) is not None:
             found = await self.answered(thread_id)

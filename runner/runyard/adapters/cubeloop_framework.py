@@ -131,8 +131,8 @@ def framework(name: str | None = None) -> Framework:
     Without a name, return the package that the program has imported. If the program has imported neither package, return an
     installed package.
 
-    Raises InvalidInputError for another name. Without a name, raises InvalidInputError if the program has imported both
-    packages, and ExtraMissingError if neither package is installed.
+    Raises InvalidInputError for another name. Without a name, also raises InvalidInputError if the program has imported both
+    packages. Raises ExtraMissingError if no package is installed.
     """
     if name is not None:
         for known in NAMES:

@@ -1,8 +1,8 @@
 """Conversion of cubeloop's messages to runyard's, and back. In this module a message of cubeloop is a JSON object.
 
-The content of a cubeloop message becomes the content of a :class:`~runyard.models.Message`. The other fields (ids of the
-provider, free-text stop reasons, cache tokens, times, details of results) are stored under ``provider_details["cubeloop"]``,
-without empty entries. If the cubeloop message cannot be made again from its content and these fields,
+The content of a cubeloop message becomes the content of a :class:`~runyard.models.Message`. The other fields are stored under
+``provider_details["cubeloop"]``, without empty entries. These are ids of the provider, free-text stop reasons, cache tokens,
+times, and details of results. If the cubeloop message cannot be made again from its content and these fields,
 ``provider_details["cubeloop"]["message"]`` has the whole JSON of the message instead. This happens, for example, if a part has
 an unknown type. The key ``cubeloop`` is also used for messages of the package ``cubepi``. Each package therefore reads the
 messages of the other package.
@@ -245,7 +245,7 @@ def _is_default(key: str, value: JsonValue) -> bool:
 
 
 def _without_empty(fields: Mapping[str, Any]) -> JsonObject:
-    """Return the fields of a message, without None, default values, empty media types, token counts of 0 and the stop reason
+    """Return the fields of a message. Leave out None, default values, empty media types, token counts of 0 and the stop reason
     ``stop``. ``content`` is always returned."""
     kept = {key: value for key, value in fields.items() if not _is_default(key, value)}
     if kept.get("stop_reason") == "stop":

@@ -47,7 +47,7 @@ class Answers:
     def key(self, waiting: Interrupt, stopped: bool) -> str | None:
         """Return the key of the question that a pending interrupt asks.
 
-        Return None if the question has an answer that the task gets as soon as this attempt executes the task.
+        Return None if the question has an answer, and the task gets this answer when this attempt executes the task.
 
         ``stopped``: whether this attempt has executed the task up to the interrupt. If False, this attempt will execute the
         task, and the task may ask again. Raises InvalidInputError if the question has an answer that LangGraph did not give to

@@ -92,8 +92,8 @@ async def probe_saver(
 ) -> tuple[ProbeSaver, GraphState]:
     """Return a saver in memory, and the state with which it begins.
 
-    Of the messages in ``candidates``, take the first message to which a state is bound, and return this state. If
-    ``candidates`` is empty, return an empty state. Raises CheckpointMissingError if no state is bound to any candidate (F13).
+    This is the state of the first of ``candidates`` (message ids) that has a state. Without candidates, the state is empty.
+    Raises CheckpointMissingError if no candidate has a state (F13).
     """
     saver = ProbeSaver()
     if not candidates:

@@ -64,7 +64,7 @@ class Encoded:
 def is_itemised(value: object) -> bool:
     """Return whether a value is stored as items. A list of messages is stored as items.
 
-    A list of at least MIN_ITEMS values is stored as items, unless all values are numbers or None.
+    Another list is stored as items if it has at least MIN_ITEMS values, and not only numbers and None.
     """
     if type(value) is not list or not value:
         return False
@@ -111,8 +111,7 @@ def decode_items(parts: Iterable[tuple[int, list[bytes]]], segments: Segments, s
 def shared_prefix(old: Segments, new: Segments) -> tuple[int, Segments]:
     """Compare two lists, given by their segments ``old`` and ``new``.
 
-    Return the number of items that both lists have in common at their beginning, and the segments of the remaining items of the
-    second list.
+    Return the number of equal items at the beginning of both lists, and the segments of the remaining items of the second list.
     """
     shared = 0
     triples = list(zip(new[::3], new[1::3], new[2::3], strict=True))
@@ -143,13 +142,13 @@ def _stretches(items: Sequence[Any], known: KnownList) -> list[Stretch]:
 
 
 def _name(item: object) -> object:
-    """Return a name that all versions of an item share: the id of a message, or the identity of another object."""
+    """Return a name that all versions of an item have. The name is the id of a message, or the identity of another object."""
     return item.id if isinstance(item, BaseMessage) and item.id else id(item)
 
 
 def _joined(places: Sequence[int]) -> list[Stretch]:
-    """Join consecutive items of the list to store into stretches. ``places``: for each item, its index in the known list, or -1
-    for a new item."""
+    """Join consecutive items into stretches. The items belong to the list that will be stored. ``places``: for each item, its
+    index in the known list, or -1 for a new item."""
     stretches: list[Stretch] = []
     at, length = 0, len(places)
     while at < length:

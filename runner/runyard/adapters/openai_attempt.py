@@ -1,4 +1,5 @@
-"""The record of an attempt of an OpenAI Agents SDK agent: answers of models, results of tools, and approvals."""
+"""The record of an attempt whose agent comes from the OpenAI Agents SDK. The record has answers of models, results of tools,
+and approvals."""
 
 from __future__ import annotations
 
@@ -159,8 +160,8 @@ class Attempt:
         return output
 
     async def add(self, items: Sequence[Any]) -> None:
-        """Of the results in ``items``, store those that are not stored yet. These are the results of handoffs, of denied calls,
-        and of the SDK's own tools.
+        """Store the results in ``items`` that are not stored yet. These are the results of handoffs, of denied calls, and of
+        the SDK's own tools.
         """
         fresh: list[JsonObject] = []
         for item in openai_items.checked(items):

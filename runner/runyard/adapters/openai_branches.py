@@ -126,9 +126,9 @@ class BranchCalls(ABC):
         """Return the named branches of the thread, each as a dict.
 
         ``branch_id``: the name. ``message_id``: the last message of the branch. ``message_count``: the number of messages from
-        the first message of the thread to ``message_id``. ``created_at``: the time of this message. A new branch that has no
-        message yet begins after ``message_id``, and its ``message_count`` and ``created_at`` are None. ``is_current``: whether
-        the session is on the branch.
+        the first message of the thread to ``message_id``. ``created_at``: the time of this message. For a new branch without
+        messages, ``message_id`` is the message after which the branch begins. ``message_count`` and ``created_at`` are then
+        None. ``is_current``: whether the session is on the branch.
         """
         client = await self.client()
         try:

@@ -1,8 +1,8 @@
 """Conversion between messages and the items of the OpenAI Agents SDK. An item of the SDK is an item of OpenAI's Responses API.
 
-Some items have no corresponding message, for example items of a type that OpenAI added later. The stored message then has the
-JSON of the item as its text, and the item itself as its ``source``, in the format :data:`ITEM`. This module does not import
-the SDK.
+Some items have no corresponding message, for example items of a type that OpenAI added later. The text of the stored message is
+then the JSON of the item. The ``source`` of the message has the item itself, in the format :data:`ITEM`. This module does not
+import the SDK.
 """
 
 from __future__ import annotations

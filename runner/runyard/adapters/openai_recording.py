@@ -148,7 +148,7 @@ def recorded(record: Record, config: RunConfig | None, thread_id: str) -> RunCon
 def asks_humans(agent: Agent[Any]) -> bool:
     """Return whether a tool of ``agent`` may need an approval (F9).
 
-    The tools of agents to which ``agent`` hands off, and of agents that are its tools, are examined as well.
+    Agents to which ``agent`` hands off, and agents that are its tools, are examined as well.
 
     The function examines neither the tools of MCP servers nor agents that a handoff function chooses. If such a tool asks for
     an approval in a probe, the probe fails.

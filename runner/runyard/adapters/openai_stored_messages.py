@@ -25,9 +25,9 @@ KEPT: Final = "openai_agents"
 def shown(message: Message) -> list[JsonObject]:
     """Return the items of a stored message for a model (M5).
 
-    If this adapter made the message, its items are returned unchanged, except a ``message`` item whose id does not begin with
-    ``msg_``. The Responses API accepts only its own ids, so such an item is reduced to its type, role and text. For any other
-    message, only its parts are converted.
+    If this adapter made the message, its items are returned unchanged, with one exception. The Responses API accepts only its
+    own ids, which begin with ``msg_``. A ``message`` item with another id is therefore reduced to its type, role and text. For
+    any other message, only its parts are converted.
     """
     if KEPT not in (message.provider_details or {}):
         return openai_items.for_model(message)

@@ -351,8 +351,8 @@ class Agent:
     def _one_channel(self) -> Channel | None:
         """Return the channel for questions.
 
-        Raise InvalidInputError if the agent and its tools have different channels, because a listener of one channel would
-        miss the questions of the other channels."""
+        Raise InvalidInputError if the agent and its tools have different channels. A listener of one channel would miss the
+        questions of the others."""
         first = next(iter(self._channels), None)
         for other in self._channels:
             if type(other) is not type(first) or (isinstance(first, InMemoryChannel) and other is not first):

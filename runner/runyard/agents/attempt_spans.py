@@ -27,8 +27,8 @@ class AttemptSpans(Instrumentation):
     The span of the attempt takes the place of the agent's span.
 
     A worker that dies loses its open spans. The next attempt of the run then makes the lost span of the attempt again
-    (:mod:`runyard.execution.attempt_trace`). If the spans of models and tools were children of the agent's span, they would
-    have no parent after a crash, because no process can make a lost span of the agent again.
+    (:mod:`runyard.execution.attempt_trace`). The spans of models and tools are therefore children of the attempt's span. As
+    children of an agent's span, they would lose their parent in a crash, because no process can make that span again.
 
     ``served_as``: the name of the agent in its App.
     """
@@ -48,8 +48,8 @@ class AttemptSpans(Instrumentation):
 def spans_of(agent: AbstractAgent[Any, Any], served_as: str | None) -> list[AbstractCapability[Any]]:
     """Return a list with the capability that traces a run of ``agent``, or an empty list.
 
-    The list is empty in three cases: there is no tracer provider, the agent runs in-process (``served_as`` is None), or the
-    program itself has set the instrumentation of the agent.
+    The list is empty if there is no tracer provider, or if the agent runs in-process (``served_as`` is None). It is also empty
+    if the program itself has set the instrumentation of the agent.
     """
     if served_as is None or tracing.tracer() is None or _is_set(agent):
         return []

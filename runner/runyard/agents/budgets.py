@@ -40,8 +40,8 @@ class Budget:
     cancelled runs that kept their messages. ``on_exceeded``: ``fail`` fails the run with BudgetExceededError, without another
     attempt. ``ask`` asks a human. If the human answers ``true``, the limit is raised by its original amount.
 
-    Raises InvalidInputError if no limit is given, for a limit of 0 or less, for NaN, for a limit that is not a number, and for
-    a finite number that is too large for a float. A limit can be a Decimal or infinity.
+    Raises InvalidInputError if no limit is given. Each limit must be a number above 0, and not NaN. A limit can be a Decimal or
+    infinity. A finite limit must fit into a float.
     """
 
     tokens: int | None = None
@@ -94,9 +94,10 @@ def as_budgets(given: Budget | Sequence[Budget] | None) -> tuple[Budget, ...]:
 
 
 def budgets_of(function: object) -> list[JsonObject]:
-    """Return the budgets that the definition of an agent shows, as JSON: those of ``serve`` and of :class:`~runyard.Agent`.
+    """Return the budgets in the definition of an agent, as JSON. Only ``serve`` and :class:`~runyard.Agent` put budgets into a
+    definition.
 
-    A function that gives its budgets to :func:`.engine.drive` does not show them.
+    Budgets that a function gives to :func:`.engine.drive` are not in its definition.
     """
     given: object = getattr(function, "budget", None)
     shown = given if isinstance(given, Sequence) else (given,)

@@ -25,7 +25,7 @@ Unsubscribe: TypeAlias = Callable[[], None]
 class CheckpointedChannel:
     """A channel that stores questions in a checkpointer. Stored questions outlive the process.
 
-    A prompt that asks a question returns before the answer.
+    If a prompt asks a question, the call of :meth:`runyard.Agent.prompt` returns before the answer.
 
     The channel is bound to one run. ``run_id``: the id of that run. Give the same id to :meth:`runyard.Agent.prompt` (H2).
     ``default_timeout``: seconds to wait for an answer to a question without its own timeout. None waits without a limit.
@@ -48,7 +48,8 @@ class _Waiting:
 
 
 class InMemoryChannel:
-    """A channel in the memory of this process. A prompt that asks a question waits for the answer.
+    """A channel in the memory of this process. If a prompt asks a question, the call of :meth:`runyard.Agent.prompt` waits for
+    the answer.
 
     ``default_timeout``: seconds to wait for an answer to a question without its own timeout. None waits without a limit.
     """
@@ -146,7 +147,8 @@ class InMemoryChannel:
         return pending[request_id]
 
     def _pending(self) -> dict[str, _Waiting]:
-        """Return the questions whose askers wait. A cancelled asker leaves its question in ``_waiting`` until its task runs."""
+        """Return the questions whose askers wait. The question of a cancelled asker stays in ``_waiting`` until the asker's
+        task runs."""
         return {request_id: waiting for request_id, waiting in self._waiting.items() if not waiting.answer.done()}
 
 

@@ -1,10 +1,10 @@
 """Capabilities that make a run of pydantic-ai durable. These capabilities are added to the agent's own capabilities.
 
-:class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer
-returns the stored result. The layer turns an exception of a tool into a result that the model sees (R7). If a tool asks a
-human, the layer defers the call, so that parallel tools can finish. :class:`Humans` is the innermost layer. When all tools
-have finished, this layer asks the open questions. A call that an earlier attempt started and did not finish is repeated,
-unless the metadata of the tool have another ``on_unknown``. ``execution/steps.py`` applies this policy.
+:class:`Recorded` is the outermost layer around each tool. If an earlier attempt stored the result of a call, this layer returns
+the stored result. The layer turns an exception of a tool into a result that the model sees (R7). If a tool asks a human, the
+layer defers the call, so that parallel tools can finish. :class:`Humans` is the innermost layer. When all tools have finished,
+this layer asks the open questions. By default, a call that an earlier attempt started and did not finish is repeated.
+``on_unknown`` in the metadata of the tool can name another policy. ``execution/steps.py`` applies this policy.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class Recorded(Capability):
     async def handle_deferred_tool_calls(
         self, ctx: ModelContext[Any], *, requests: DeferredToolRequests
     ) -> DeferredToolResults | None:
-        """Return the results of those deferred calls for which an earlier attempt stored a result."""
+        """Return the stored results of deferred calls. A call without a stored result is left out."""
         known: dict[str, Any] = {}
         for call in [*requests.calls, *requests.approvals]:
             if (result := self.results.get(call.tool_call_id)) is not None:
@@ -281,9 +281,9 @@ def asks_humans(agent: AbstractAgent[Any, Any]) -> bool:
     """Return whether a part of ``agent`` can ask a human. If it can, a probe fails before the agent is called (F9).
 
     The search finds tools that need approval, and tools with ``{"runyard": {"asks_humans": true}}`` in their metadata. The
-    search finds toolsets of approvals and of external calls. The search finds capabilities that handle deferred calls, or
-    whose attribute ``asks_humans`` is true. The search does not find a tool that calls ``ctx.ask``. If such a tool asks a
-    question in a probe, the probe fails.
+    search finds toolsets of approvals and of external calls. The search finds capabilities that handle deferred calls, and
+    capabilities with a true attribute ``asks_humans``. The search does not find a tool that calls ``ctx.ask``. If such a tool
+    asks a question in a probe, the probe fails.
     """
     capabilities: list[AbstractCapability[Any]] = []
     agent.root_capability.apply(capabilities.append)

@@ -2,7 +2,7 @@
 
 A :class:`~runyard.models.Message` holds the content that people and other formats need: text, thinking, images, tool calls and
 results. A message of pydantic-ai has further data: ids and signatures of a provider, built-in tools, other media, and feedback
-that makes the model repeat a call. This further data is stored under ``provider_details["pydantic_ai"]``, without empty
+after which the model repeats a call. This further data is stored under ``provider_details["pydantic_ai"]``, without empty
 entries::
 
     {"parts": [{"provider_name": "anthropic"}, {}, {"part_kind": "compaction", …}], "response": {"model_name": "…"}}
@@ -178,7 +178,7 @@ def tool_message(request: ModelRequest) -> Message:
 
 
 def mark_final(message: Message) -> Message:
-    """Mark the results in ``message`` as the end of the run, after which no model request follows. Return ``message``."""
+    """Mark the results in ``message`` as the end of the run. No model request follows such results. Return ``message``."""
     message.provider_details = {**(message.provider_details or {}), KEPT: {**_kept(message), "final": True}}
     return message
 
@@ -253,7 +253,7 @@ def _dumped(messages: list[ModelMessage]) -> list[dict[str, Any]]:
 def _without_data(part: dict[str, Any]) -> dict[str, Any]:
     """Return ``part`` in a form that pydantic-ai can read.
 
-    If ``part`` is a tool result without files, drop its content, because pydantic-ai could take the JSON of the content for
+    If ``part`` is a tool result without files, drop its content. pydantic-ai could otherwise read the JSON of the content as
     files.
     """
     if part["part_kind"] != "tool-return":

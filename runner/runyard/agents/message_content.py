@@ -1,8 +1,8 @@
 """Conversion of a message's content for pydantic-ai. Only this module passes data of a caller to pydantic-ai.
 
 The module passes on only the fields that its code names (M5). The types of runyard have checked the values of these fields.
-Three kinds of parts are skipped: files with neither a URL nor valid data, files in a provider's file store, and parts that a
-model does not accept in the message's role, such as a tool call of the user.
+Files without a URL and without valid data are skipped. Files in a provider's file store are skipped too. A part is also skipped
+if a model does not accept it in the message's role, for example a tool call of the user.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ def _file(part: MediaPart) -> dict[str, Any] | None:
 
 
 def _base64(data: str | None) -> str | None:
-    """Return ``data`` in the alphabet of base64 that pydantic accepts, or None if it is not valid base64."""
+    """Return ``data`` in the base64 alphabet that pydantic accepts. Return None for invalid base64."""
     try:
         padded = (data or "").translate(_STANDARD) + "=" * (-len(data or "") % 4)
         return base64.urlsafe_b64encode(base64.b64decode(padded, validate=True)).decode() or None

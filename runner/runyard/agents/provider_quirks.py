@@ -97,7 +97,7 @@ def _with_own_ids(messages: Sequence[Any], claude: bool) -> Iterator[ModelMessag
 
     A call with the id of an earlier call gets a new id. The result of the call gets the same new id.
 
-    Gemini can return calls without ids, so that two stored calls can have the same id. Anthropic refuses such repeated ids.
+    Gemini can return calls without ids. Two stored calls can therefore have the same id. Anthropic refuses such repeated ids.
     Anthropic also refuses an id with a character other than letters, digits, ``_`` and ``-``.
     """
     used: set[str] = set()

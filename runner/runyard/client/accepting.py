@@ -46,13 +46,14 @@ async def accept_request(client: RunCalls, request: AcceptRequest, connection: A
 
 
 async def accept_prompts(client: RunCalls, prompts: Sequence[Prompt]) -> list[RunHandle | RunyardError]:
-    """Accept ``prompts`` in calls of MAX_PROMPTS_PER_CALL, and return the outcome of each prompt, in order.
+    """Accept ``prompts`` in calls of MAX_PROMPTS_PER_CALL prompts. Return the outcome of each prompt, in order.
 
-    A store makes the calls one after the other. While it makes a call, the prompts of the next call are checked and encoded,
-    and the effects of the previous call are applied. A remote store gets a call only after the outcomes of the previous call.
+    The store executes the calls one after the other. During a call, this function checks and encodes the prompts of the next
+    call. It also applies the effects of the previous call. A call to a remote store begins when the outcomes of the previous
+    call have arrived.
 
-    If the store cannot be reached, the later prompts are not sent, and their outcome is the same error. If they were sent, a
-    thread's later prompt could be accepted before its earlier prompt.
+    If the store cannot be reached, the later prompts are not sent, and their outcome is the same error. Otherwise a thread's
+    later prompt could be accepted before its earlier prompt.
     """
     outcomes: list[RunHandle | RunyardError] = []
     series, calls = PromptSeries(), deque[asyncio.Task[list[RunHandle | RunyardError]]]()

@@ -53,11 +53,11 @@ class FanOutCalls(RunCalls):
         The result has every answer. :meth:`candidates` reads the answers of a large fan-out in pages. ``threads``: if True,
         each candidate is a run on its own fork of ``src``. The fork stays, and the run may ask humans. If False, each candidate
         is a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and cancels
-        the others. ``judge``: the name of an agent of the App that chooses among the candidates that succeeded. The judge reads
-        the snapshot and a message with the candidates. The judge chooses a candidate by its number, counted from 0. The judge
-        sets this number as ``ctx.result``, or answers with the number. ``max_parallel``: the number of candidates that run at
-        once, at most 100. ``run_id``: the run id of the fork job. A repetition with the same id gets the same result.
-        ``timeout``: maximum seconds for each candidate, and for the judge. ``wait``: seconds until the call raises
+        the others. ``judge``: the name of an agent of the App. This agent chooses among the candidates that succeeded. The
+        judge reads the snapshot and a message with the candidates. The judge chooses a candidate by its number, counted from 0.
+        The judge sets this number as ``ctx.result``, or answers with the number. ``max_parallel``: the number of candidates
+        that run at once, at most 100. ``run_id``: the run id of the fork job. A repetition with the same id gets the same
+        result. ``timeout``: maximum seconds for each candidate, and for the judge. ``wait``: seconds until the call raises
         TimeoutError. The fork job continues after this error.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, TooManyCandidatesError, InvalidInputError,

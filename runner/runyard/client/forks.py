@@ -52,13 +52,14 @@ class ForkCalls(RunCalls):
         ``new_thread_id``: the id of the new thread, or None for a generated id. ``after_run_id``, ``at_message_id``,
         ``at_seq``: the cut, given by at most one of these arguments. The first is the id of a run. The other two are the id or
         the number of the last message that the fork sees. By default the cut is after the last completed run. ``repair``: close
-        open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may be nested one level less
-        deep than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread.
-        ``run_id``: the run id of this prompt. If ``run_id`` is None, the id is derived from the id of the new thread, so that a
-        repetition of the call finds the same run. ``wait``: if True, and the run at the cut has not ended, wait until this run
-        completes, then fork. ``title``, ``tags``, ``agent``: the values of the new thread. The default of ``agent`` is the
-        agent of ``src``. ``reset_usage``: start the new thread's usage totals at zero. If False, the totals start at the usage
-        of the runs that are completely part of the fork. The call is then slower, because it reads the usage of all these runs.
+        open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may have one level of nesting
+        less than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread.
+        ``run_id``: the run id of this prompt. If ``run_id`` is None, the id is derived from the id of the new thread. A
+        repetition of the call therefore finds the same run. ``wait``: if True, and the run at the cut has not ended, wait until
+        this run completes, then fork. ``title``, ``tags``, ``agent``: the values of the new thread. The default of ``agent`` is
+        the agent of ``src``. ``reset_usage``: start the new thread's usage totals at zero. If False, the totals start at the
+        usage of the runs that the fork inherits completely. The call is then slower, because it reads the usage of all these
+        runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
         InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`. After an error of :meth:`enqueue`, the

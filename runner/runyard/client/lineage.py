@@ -24,10 +24,10 @@ class LineageCalls(RunCalls):
     async def lineage(self, thread_id: str, *, limit: int = 100) -> Lineage:
         """Return the thread, at most ``limit`` ancestors and at most ``limit`` children. Large values are left out.
 
-        The list has fewer ancestors if they reach about 4 MiB. If some ancestors are deleted, the list may have more than
-        ``limit`` ancestors, because the next page must begin at a thread that is not deleted. The lineage ends after a thousand
-        deleted ancestors. To read further ancestors, call this method with the thread id ``next_ancestor``. To read further
-        children, call :meth:`threads` with this thread as the parent and the cursor ``next_children``.
+        The list of ancestors also ends at about 4 MiB. The next page must begin at a thread that exists. If some ancestors are
+        deleted, the list may therefore have more than ``limit`` ancestors. The lineage ends after a thousand deleted ancestors.
+        To read further ancestors, call this method with the thread id ``next_ancestor``. To read further children, call
+        :meth:`threads` with this thread as the parent and the cursor ``next_children``.
 
         The ``child_runs`` of the result are the result of :meth:`child_runs` with the same limit.
 
@@ -62,9 +62,9 @@ class LineageCalls(RunCalls):
 
         Return the messages of each thread after the last message that the two heads share.
 
-        ``limit``: the maximum number of returned messages of each thread, 1 to 1000. Fewer messages of a thread are returned if
-        they reach about 4 MiB. Both threads are read backwards from the newest message. The cost therefore does not depend on
-        the number of shared messages.
+        ``limit``: the maximum number of returned messages of each thread, 1 to 1000. The messages of a thread also end at about
+        4 MiB. Both threads are read backwards from the newest message. The cost therefore does not depend on the number of
+        shared messages.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """

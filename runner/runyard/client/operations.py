@@ -49,7 +49,7 @@ class OperatorCalls(Calls):
     async def queues(self, *, known: bool = False, limit: int = 100, cursor: str | None = None) -> Page[QueueInfo]:
         """Return a page of the states of queues, ordered by name. A queue is listed if it has runs, is paused or is served.
 
-        ``known``: if True, leave out a queue that no worker serves and that is not paused. Raises InvalidInputError,
+        ``known``: if True, return only queues of workers, queues of agents, and paused queues. Raises InvalidInputError,
         InvalidCursorError.
         """
         return await self.backend.queues.queues(PageRequest(limit=limit, cursor=cursor), known=known)

@@ -36,8 +36,8 @@ class RunResult:
     """The result of a run that has ended or is suspended.
 
     ``messages``: the messages that the run wrote. ``requests``: the pending requests of a suspended run. ``omitted``: the names
-    of the incomplete lists: ``messages``, ``requests`` or both. A list is incomplete if all its entries have more bytes than
-    the caller allowed.
+    of the incomplete lists: ``messages``, ``requests`` or both. A list is incomplete if its entries together have more bytes
+    than the caller allowed.
     """
 
     run: Run
@@ -67,8 +67,8 @@ class RunResult:
     def text(self) -> str:
         """The text of the last assistant message of a completed run. The text is empty if the run wrote no such message.
 
-        If the run did not complete, this property raises the errors of :meth:`raise_for_status`, because the last text of such
-        a run is not an answer.
+        If the run did not complete, its last text is not an answer. The property then raises the errors of
+        :meth:`raise_for_status`.
         """
         return self.raise_for_status().last_text
 

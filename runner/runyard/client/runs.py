@@ -105,8 +105,8 @@ class RunCalls(ThreadCalls):
 
         The outcome is the handle of the run, or the error that :meth:`enqueue` would raise. A refused prompt does not affect
         the others. Prompts of one thread are accepted in their order. A prompt whose run id was accepted before, with the same
-        content, has a handle with ``created=False``. The ``accepted`` of such a handle lacks the large values that lists leave
-        out (:attr:`runyard.models.Run.omitted`). The prompts are sent to the store in batches of 1,000. If an outcome is
+        content, has a handle with ``created=False``. In the ``accepted`` run of such a handle, large values are left out, as in
+        lists (:attr:`runyard.models.Run.omitted`). The prompts are sent to the store in batches of 1,000. If an outcome is
         BackendUnavailableError, the prompt may have been accepted, and the later prompts were not sent. Repeat the call with
         the same run ids.
 
@@ -179,7 +179,7 @@ class RunCalls(ThreadCalls):
     async def signal(
         self, thread_id: str, name: str, value: JsonValue = None, *, signal_id: str | None = None, sent_by: str | None = None
     ) -> Signal:
-        """Send a signal to a thread. A run of the thread that waits for ``name`` continues (:meth:`RunContext.wait_for`).
+        """Send a signal to a thread. If a run of the thread waits for ``name``, it continues (:meth:`RunContext.wait_for`).
 
         Without such a run, the signal is kept until a run waits for it. ``value``: a JSON value. ``signal_id``: the client's id
         of this signal. A repetition with the same id changes nothing. ``sent_by``: the name of the sender. The HTTP API refuses
@@ -229,13 +229,13 @@ class RunCalls(ThreadCalls):
         return changed.run
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run that has ended and whose messages are in no context.
+        """Delete the content of an ended run whose messages are in no context.
 
         Such a run is failed, dead, cancelled without ``keep``, or a fork job. The content of a run is its messages, input,
-        result, error, metadata, requests and steps. A fork or a branch that begins at a message of the run keeps all messages
-        of the run that are visible in the fork or branch. The run's row stays, with ``deleted_at``. A repeated enqueue with the
-        run's id finds this row and executes nothing. Lists do not show the run. Events of the run stay in streams until they
-        expire. A repetition of the delete changes nothing.
+        result, error, metadata, requests and steps. A fork or a branch may begin at a message of the run. The messages of the
+        run that it shows are kept. The run's row stays, with ``deleted_at``. A repeated enqueue with the run's id finds this
+        row and executes nothing. Lists do not show the run. Events of the run stay in streams until they expire. A repetition
+        of the delete changes nothing.
 
         Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
         """
@@ -338,7 +338,7 @@ class RunCalls(ThreadCalls):
     ) -> AsyncGenerator[Event]:
         """Yield a run's events after ``last_event_id``, live, until the run ends or is suspended.
 
-        ``found``: the run, if the caller has just read it, so that the run is not read again. See
+        ``found``: the run, if the caller has just read it. The run is then not read again. See
         :func:`runyard.events.run_stream.follow_run`. Raises RunNotFoundError.
         """
         return self.backend.streams.follow_run(thread_id, run_id, last_event_id, found=found)
@@ -353,8 +353,8 @@ class RunCalls(ThreadCalls):
     async def thread_cursor(self, thread_id: str) -> str:
         """Return the cursor at which :meth:`stream_thread` without a cursor begins.
 
-        A reader that stores this cursor loses no event, even if its connection breaks before the first event. Raises
-        ThreadNotFoundError.
+        A reader can store this cursor before it connects. The reader then loses no event if its connection breaks before the
+        first event. Raises ThreadNotFoundError.
         """
         return await self.backend.streams.thread_cursor(thread_id)
 

@@ -87,7 +87,7 @@ class ThreadCalls(Calls):
         ``tags``: return threads with all of these tags. ``newest_first``: begin at the newest thread, not at the oldest. Over
         HTTP, an API of an earlier release ignores ``newest_first``. Large values are left out
         (:attr:`runyard.models.Thread.omitted`). A page may have fewer threads than ``limit``. The ``next`` of the last page is
-        None. It continues a list in the same order only.
+        None. A ``next`` continues a list in the same order only.
 
         Raises InvalidInputError, InvalidCursorError.
         """
@@ -241,7 +241,7 @@ class ThreadCalls(Calls):
         raises PreconditionFailedError.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError. Raises InvalidInputError if both ``expected`` and
-        ``descendants`` are given, because the store could refuse such a call after the descendants were deleted.
+        ``descendants`` are given, because the call could fail after it has deleted the descendants.
         """
         if descendants and expected is not None:
             raise InvalidInputError("give expected or descendants, not both", field="expected")
@@ -269,8 +269,8 @@ class ThreadCalls(Calls):
 
         The arguments are as in :meth:`delete_thread`.
 
-        The call returns before all messages are erased if another transaction holds the row lock of a fork for ten seconds, or
-        if the database stops answering after the deletion. In these cases, a worker erases the remaining messages later.
+        The call may return before all messages are erased. This happens if another transaction holds the row lock of a fork for
+        ten seconds, or if the database stops answering after the deletion. A worker then erases the remaining messages later.
 
         Raises ThreadNotFoundError, ThreadBusyError, PreconditionFailedError.
         """

@@ -39,8 +39,9 @@ class Candidate(StrictModel):
     job ended is ``cancelled``. A candidate whose thread was deleted is ``cancelled`` too. ``thread_id``: the id of the
     candidate's thread, or None for a probe. ``text``: the text of the last assistant message. ``messages``: the messages that
     the candidate added. ``stop_reason``: None until the candidate has ended. ``error``: the cause of a failure. ``usage``: the
-    usage of this candidate only. ``omitted``: ``["messages"]`` if the first messages of a candidate with a thread are left out,
-    because all messages would exceed the size of a page. The answer of a probe is always complete.
+    usage of this candidate only. ``omitted``: ``["messages"]`` if the first messages of the candidate are left out, because all
+    of them would exceed the size of a page. This happens only to a candidate with a thread. The answer of a probe is always
+    complete.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -66,8 +67,8 @@ class FanOutProgress(StrictModel):
 
     ``usage``: the usage of all candidates and of the judge. The usage of each candidate is counted once. The usage can grow
     after the end of the fork job, while runs of candidates continue on their threads. A cancel of the fork job does not cancel
-    these runs; they continue to their ends. With ``stop="first"``, the fork job cancels the runs that did not win, and a
-    running one adds usage until its worker has stopped it.
+    these runs; they continue to their ends. With ``stop="first"``, the fork job cancels the runs that did not win. Such a run
+    adds usage until its worker has stopped it.
     """
 
     total: int
@@ -115,7 +116,7 @@ class CandidateRecord(NamedTuple):
 class CandidateRun(NamedTuple):
     """The run of a candidate on the candidate's thread.
 
-    ``messages``: the last messages of the run, or None if the run has not ended or the messages were not read. ``cut``: True if
+    ``messages``: the last messages of the run. None if they were not read, or if the run has not ended. ``cut``: True if
     earlier messages are left out.
     """
 

@@ -193,11 +193,11 @@ class Message(StrictModel):
     sets ``run_id``, ``parent_id``, ``seq`` (the message's number in its thread) and ``created_at``. A read of a thread's path
     sets ``run_status``, the present status of the message's run.
 
-    ``metadata``: a JSON object of the writer. No model sees this object. ``provider_details``: data of the provider that only
-    the adapter of the framework reads, for example ids, signatures, calls of built-in tools, and other media. Stores keep the
-    ``provider_details`` of messages that an attempt or a checkpointer appends. Stores drop the ``provider_details`` of messages
-    that a client sends (M5). ``source``: the original of a message that was stored in the format of a provider. No model sees
-    the original.
+    ``metadata``: a JSON object of the writer. No model sees this object. ``provider_details``: further data of the provider,
+    for example ids, signatures, calls of built-in tools, and other media. Only the adapter of the framework reads this data.
+    Stores keep the ``provider_details`` of messages that an attempt or a checkpointer appends. Stores drop the
+    ``provider_details`` of messages that a client sends (M5). ``source``: the original of a message that was stored in the
+    format of a provider. No model sees the original.
     """
 
     id: str = Field(default_factory=new_id)
@@ -257,9 +257,9 @@ class Message(StrictModel):
 def model_name(message: Message) -> str:
     """Return the name of the model that wrote ``message``, or an empty text if the message has no such name.
 
-    Each adapter of a framework writes its data under a separate key in ``provider_details``. The name of the model is
-    ``response.model_name`` in the data of pydantic-ai, ``model_id`` in the data of cubeloop, and ``model`` in the data of
-    other frameworks.
+    Each adapter of a framework writes its data under a separate key in ``provider_details``. The data of pydantic-ai has the
+    name of the model under ``response.model_name``. The data of cubeloop has it under ``model_id``. The data of other
+    frameworks has it under ``model``.
     """
     for kept in (message.provider_details or {}).values():
         if isinstance(kept, dict):

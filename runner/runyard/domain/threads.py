@@ -54,8 +54,8 @@ class Thread(StrictModel):
 
 class PathSegment(StrictModel):
     """A part of a path whose messages are stored together. ``segment``: the name of the part. The paths of a thread and of its
-    forks use the same name for a shared part. ``until_seq``: the greatest number of a message that the path shows in this
-    segment, or None if the path shows all messages of the segment."""
+    forks use the same name for a shared part. ``until_seq``: the number of the last message of this segment that the path
+    shows, or None if the path shows all messages of the segment."""
 
     segment: str
     until_seq: int | None = None
@@ -102,8 +102,8 @@ class CheckpointData:
 class ChildRun(BaseModel):
     """A run that another run started (K3). The run that started the child waits until the child has ended.
 
-    ``depth``: 1 if a run of the thread started the child, 2 if a child of depth 1 started it, and so on.
-    ``started_by_thread_id``, ``started_by_run_id``: the run that started the child.
+    ``depth``: 1 for a child of a run of the thread, 2 for a child of such a child, and so on. ``started_by_thread_id``,
+    ``started_by_run_id``: the run that started the child.
     """
 
     model_config = ConfigDict(extra="forbid")

@@ -80,12 +80,12 @@ class Timeline(StrictModel):
     """A run and a page of its timeline.
 
     ``run``: the run with the traceback of its error, but without the large values that lists leave out. ``error``: the error of
-    the run. If the run is a fork job without an error of its own, ``error`` is the error of its probe (``fork_once``) or of its
-    judge (``fork_many``), or None. ``answer``: the beginning of the last message, if an assistant wrote it. ``queued_seconds``:
-    the time from the due time to the first attempt. ``running_seconds``: the time of the attempts. ``parked_seconds``: the time
-    after suspensions, until the next attempt. ``waiting_seconds``: the time after errors, releases and crashes, until the next
-    attempt. These times grow until the run ends. ``entries``: the entries of the page. A message with several tool results has
-    one entry per result, and these entries count as one entry of the page. ``next``: the cursor of the next page, or None.
+    the run. A fork job without its own error has here the error of its probe (``fork_once``) or of its judge (``fork_many``),
+    or None. ``answer``: the beginning of the last message, if an assistant wrote it. ``queued_seconds``: the time from the due
+    time to the first attempt. ``running_seconds``: the time of the attempts. ``parked_seconds``: the time after suspensions,
+    until the next attempt. ``waiting_seconds``: the time after errors, releases and crashes, until the next attempt. These
+    times grow until the run ends. ``entries``: the entries of the page. A message with several tool results has one entry per
+    result, and these entries count as one entry of the page. ``next``: the cursor of the next page, or None.
     """
 
     run: Run
@@ -236,7 +236,7 @@ def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineE
 
 
 def of_wait(wait: Wait, at: datetime, run: Run, *, child: str | None, omitted: int | None = None) -> TimelineEntry:
-    """Return the entry of a wait of ``run`` that began ``at``. ``child``: the status of the child.
+    """Return the entry of a wait of ``run``. ``at``: the begin of the wait. ``child``: the status of the child.
 
     ``omitted``: the number of bytes of a signal's value that was not read.
     """

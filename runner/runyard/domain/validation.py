@@ -44,8 +44,8 @@ def new_id() -> str:
 def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
     """Return ``value`` if it is a valid id. Otherwise raise :class:`InvalidInputError`.
 
-    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid, because URL resolution removes them from a
-    path, even percent-encoded (RFC 3986, 5.2.4).
+    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid. The resolution of a URL removes them from a
+    path, even if they are percent-encoded (RFC 3986, 5.2.4).
     """
     if not (isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {most} printable characters, got {brief(value)}", field=name)
@@ -55,13 +55,14 @@ def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
 
 
 def first_problem(error: ValidationError) -> tuple[str, str, Any]:
-    """Return the path (such as ``retry.delay``) of the first field that pydantic refused, the fault, and the refused value."""
+    """Return three values about the first field that pydantic refused: its path (such as ``retry.delay``), the fault, and the
+    refused value."""
     first = error.errors(include_url=False)[0]
     return ".".join(map(str, first["loc"])), words_of(first), first["input"]
 
 
 def words_of(fault: Mapping[str, Any]) -> str:
-    """Return the message of a fault that pydantic found, in words for somebody who does not know our classes."""
+    """Return the message of a fault that pydantic found, in words for a reader who does not know the classes of runyard."""
     return "Input should be an object" if fault["type"] == "model_type" else str(fault["msg"]).removeprefix("Value error, ")
 
 
@@ -112,7 +113,7 @@ def check_aware(moment: datetime | None, name: str = "run_at") -> datetime | Non
     """Return ``moment`` if it is None, or has a time zone and is in ALLOWED_YEARS (UTC). Otherwise raise InvalidInputError.
 
     A time without a time zone is refused, because it would be another instant on another machine. The allowed years end before
-    the last year that Python supports, so that a duration can be added to each allowed time.
+    Python's last year. A duration can therefore be added to each allowed time.
     """
     if moment is None:
         return None

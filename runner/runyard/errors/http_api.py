@@ -1,4 +1,4 @@
-"""Errors with which the HTTP API refuses a caller without access, or a request whose content it has not read."""
+"""Errors with which the HTTP API refuses a caller, or refuses a request before it reads the content of the request."""
 
 from __future__ import annotations
 

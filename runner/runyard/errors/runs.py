@@ -99,7 +99,7 @@ class IncompleteToolCycleError(RunError):
 
 
 class ResultExpiredError(RunError):
-    """The result no longer exists, because the retention of a fork job's result has passed, or because the run was deleted."""
+    """The result was deleted, because the retention of a fork job's result has passed, or because the run was deleted."""
 
     code = "result_expired"
     http_status = 410

@@ -33,8 +33,8 @@ _EVENT_ID: Final = re.compile("(?:0|[1-9][0-9]{0,18})-(?:0|[1-9][0-9]{0,18})")
 class KnownRun(NamedTuple):
     """The state of a run when it was last listed. ``waits``: whether the run was queued or suspended.
 
-    If the run was queued or suspended, its end will have a higher fence than every event that was passed on before the
-    listing. Otherwise the fence of its end will be ``fence`` or higher.
+    If the run was queued or suspended, its end will have a higher fence than all events that were passed on before the listing.
+    Otherwise the fence of its end will be ``fence`` or higher.
     """
 
     accepted_at: datetime
@@ -52,11 +52,11 @@ class KnownRun(NamedTuple):
 class ThreadCursor:
     """The position of a reader.
 
-    ``top``: the highest fence that the reader saw. ``open``: the runs whose ends the reader has not seen. A run also stays in
-    ``open`` after ``run.failed`` or ``run.dead``, until a listing shows that it was not redriven. The key is the run id. The
-    value is the id of the run's last event that the reader saw, or an empty text. The value ``<fence>-0`` means that the reader
-    saw the run's events up to this fence, and no later event. ``since``: runs that were accepted at this time or later may be
-    missing in ``open``. ``since`` is None if no run is missing.
+    ``top``: the highest fence that the reader saw. ``open``: the runs whose ends the reader has not seen. After ``run.failed``
+    or ``run.dead``, a run stays in ``open`` until a listing shows that it was not redriven. The key is the run id. The value is
+    the id of the run's last event that the reader saw, or an empty text. The value ``<fence>-0`` means that the reader saw the
+    run's events up to this fence, and no later event. ``since``: runs that were accepted at this time or later may be missing
+    in ``open``. ``since`` is None if no run is missing.
     """
 
     top: int = -1
@@ -93,9 +93,9 @@ class ThreadCursor:
     def within(self, room: int, known: Mapping[str, KnownRun]) -> ThreadCursor:
         """Return this position with at most MAX_NAMED_RUNS open runs, in at most ``room`` bytes.
 
-        If runs are left out, the returned position is an earlier position. Runs that wait are left out first, because a
-        listing of the runs accepted after ``since`` finds them again. If a run that does not wait is left out, ``top`` is set
-        below the fence of its end. Otherwise the end of the run would count as seen.
+        If runs are left out, the returned position is an earlier position. Runs that wait are left out first. A listing of the
+        runs that were accepted after ``since`` finds them again. If a run that does not wait is left out, ``top`` is set below
+        the fence of its end. Otherwise the end of the run would count as seen.
         """
         place = ThreadCursor(self.top)
         for run_id in sorted(self.open, key=lambda id: (id in known and known[id].waits, _descending(self.open[id]))):
@@ -121,7 +121,7 @@ class ThreadCursor:
             self.open[event.run_id] = event.id
 
     def beginning(self, run: Run) -> str:
-        """Return the value in ``open`` for a run that is missing in ``open`` and has events that the reader has not seen.
+        """Return the value to add to ``open`` for a run with unseen events. The run is missing in ``open``.
 
         If no run was missing, the reader has seen all events of ``run`` up to ``top``. The run is then new, or it ended and was
         redriven.

@@ -53,10 +53,10 @@ async def follow_thread(
     Without a cursor, yield all events of queued and running runs, and of all runs that are accepted later.
 
     The events of one run come in order, each once. ``run.suspended`` and the terminal events do not end the stream. A ``gap``
-    with a run id announces that events of this run were lost. A ``gap`` without a run id has one of two causes: ``after`` is
-    not a cursor of this stream, or more than MAX_RUNS_TAKEN_UP runs are open or have ended since the cursor. In the second
-    case, the events of the oldest of these runs are missing in the stream. ``look``: seconds without an event after which the
-    reader lists the runs.
+    with a run id announces that events of this run were lost. If ``after`` is not a cursor of this stream, the stream begins
+    with a ``gap`` without a run id. If more than MAX_RUNS_TAKEN_UP runs are open or have ended since the cursor, the stream
+    also has such a gap. The events of the oldest of these runs are then missing. ``look``: seconds without an event after which
+    the reader lists the runs.
 
     Raises ThreadNotFoundError.
     """
@@ -110,8 +110,8 @@ class _Reader:
     async def begin(self) -> None:
         """Skip the runs that have ended. Put the ids of the other runs into ``place.open``.
 
-        If ``place.open`` lacks a run that has not ended, this run began after the last of the ended runs had ended. The end of
-        this run will therefore have a higher fence than the ends of the ended runs.
+        A run that has not ended may be missing in ``place.open``. Such a run began after all ended runs had ended. Its end will
+        therefore have a higher fence than their ends.
         """
         ends = [0]
         for status in (None, *ENDED):  # the newest runs may all be waiting

@@ -118,8 +118,8 @@ class EventEmitter:
     def delta(self, message_id: str, text: str, what: str = "text", call: tuple[str, str] = ("", "")) -> None:
         """Add a piece of a message. ``what``: ``text``, ``thinking``, or ``arguments`` of the tool ``call`` (its id and name).
 
-        If the last event is a delta of the same field that waits for its write, the piece is added to this event. A delta has
-        at most MAX_DELTA_CHARACTERS.
+        If the last unwritten event is a delta of the same field, the piece is added to this event. A delta has at most
+        MAX_DELTA_CHARACTERS.
         """
         if self.spoke_at is None:
             self.spoke_at = time.monotonic()

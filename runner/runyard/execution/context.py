@@ -167,8 +167,8 @@ class RunContext(Parking):
         A later attempt gets the recorded result and does not call ``fn``.
 
         ``key``: the name of the step in its run. The default consists of the function's name and the number of the function's
-        earlier calls in this attempt. An agent that skips steps because its history has their results must give keys, for
-        example the ids of tool calls.
+        earlier calls in this attempt. An agent may skip a step because its history has the result. Such an agent must give
+        keys, for example the ids of tool calls.
 
         The timeline of the run shows the first 300 characters of the arguments. An argument that is not JSON is shown by the
         name of its type.
@@ -303,7 +303,8 @@ class RunContext(Parking):
         return await self._ask(f"ask:{key}", HitlRequest(payload=payload, answer_schema=schema), timeout, on_timeout)
 
     async def ask_all(self, questions: Mapping[str, tuple[JsonObject, JsonObject | None]]) -> dict[str, JsonValue]:
-        """Ask several questions together, and return the answers by key. ``questions``: payload and answer schema by key."""
+        """Ask several questions together, and return the answers by key. ``questions``: a map from each key to the payload and
+        the answer schema."""
         async with asyncio.TaskGroup() as group:
             asked = {key: group.create_task(self.ask(payload, schema, key=key)) for key, (payload, schema) in questions.items()}
         return {key: task.result() for key, task in asked.items()}

@@ -124,8 +124,8 @@ class FanOutJob:
         return {"winner": winner, "verdict": said}
 
     async def _probe(self) -> Settled:
-        """Execute one probe per message, ``max_parallel`` at once. Return the probes that succeeded, and the winner or None if
-        there is no winner."""
+        """Execute one probe per message, ``max_parallel`` at once. Return the numbers of the probes that succeeded, and the
+        number of the winner or None."""
         ended = ended_in(self._ledger)
         first = self._fan.stop == "first"
         won = [n for n, outcome in ended.items() if outcome == "completed"] if first else []
@@ -219,7 +219,8 @@ class FanOutJob:
     def _verdict(self, answer: ProbeAnswer, assignment: Message, good: Sequence[int]) -> tuple[ForkOnceResult, int | None]:
         """Return the verdict in the answer of the judge, and the number of the chosen candidate or None.
 
-        The verdict contains ``assignment``, the message that the judge got, without its metadata, because they repeat the text.
+        The verdict contains ``assignment``, the message that the judge got. The metadata of this message are left out, because
+        they repeat the text.
         """
         bare = assignment.model_copy(update={"metadata": {}})
         written = [bare.model_copy(update={"run_id": m.run_id}) if m.id == bare.id else m for m in answer.written]
@@ -297,7 +298,7 @@ _JUDGED: Final = {"number", "text", "messages", "stop_reason", "error", "thread_
 def _winner(value: JsonValue, good: Sequence[int]) -> int | None:
     """Return the number in a judge's answer: an integer, ``{"winner": …}``, or the first number in a text.
 
-    Return None if no candidate that succeeded has this number. Raises InvalidInputError for a number that is too long.
+    Return None if no successful candidate has this number. Raises InvalidInputError for a number that is too long.
     """
     if isinstance(value, dict):
         value = value.get("winner")

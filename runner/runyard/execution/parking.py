@@ -59,9 +59,9 @@ class Parking(Transcript):
     async def sleep(self, until: Until, *, key: str | None = None) -> None:
         """Suspend the run until a time. The sleeping run holds no worker and no key in Redis.
 
-        ``until``: seconds or a timedelta from the first call, or a datetime with a time zone. The time is compared with the
-        clock of the store. ``key``: the name of the sleep in its run. The default is the number of the earlier sleeps in this
-        attempt. A later attempt continues the sleep, and does not begin the sleep again.
+        ``until``: seconds or a timedelta after the first call of this sleep, or a datetime with a time zone. The time is
+        compared with the clock of the store. ``key``: the name of the sleep in its run. The default is the number of the
+        earlier sleeps in this attempt. A later attempt continues the sleep, and does not begin the sleep again.
 
         If a probe sleeps, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for a time without
         a time zone and for more than ten years.
@@ -77,9 +77,9 @@ class Parking(Transcript):
 
         :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
         If the run ends before an attempt receives the signal, the thread keeps the signal for a later wait. ``schema``: JSON
-        schema of the value. ``timeout``: the end of the wait: seconds or a timedelta from the first call, a datetime with a
-        time zone, or None for no limit. ``key``: the name of the wait in its run. The default consists of the signal's name and
-        the number of the earlier waits for this signal in this attempt.
+        schema of the value. ``timeout``: the latest end of the wait. It is given as seconds or a timedelta after the first call
+        of this wait, as a datetime with a time zone, or as None for no limit. ``key``: the name of the wait in its run. The
+        default consists of the signal's name and the number of the earlier waits for this signal in this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
         ``schema``. The wait has then taken the signal. Raises InvalidInputError for invalid arguments. If a probe waits, the

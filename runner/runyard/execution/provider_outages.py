@@ -64,8 +64,8 @@ def is_temporary(error: BaseException) -> bool:
 def asked_pause(error: BaseException) -> float | None:
     """Return the pause in seconds that a provider requested, or None.
 
-    The seconds are in the attribute ``retry_after`` of ``error`` or of its cause, or in the header ``Retry-After`` of its
-    ``response``.
+    ``error`` and its causes are examined in turn. The pause is in the attribute ``retry_after``, or in the header
+    ``Retry-After`` of the ``response``.
     """
     for each in _with_cause(error):
         asked = getattr(each, "retry_after", None)

@@ -8,7 +8,7 @@ from ..ports.results import Ledger
 
 
 class ReceivedAnswers:
-    """Announces once each answer that no earlier attempt has received."""
+    """Announces each answer once. Answers that an earlier attempt has received are left out."""
 
     def __init__(self, stream: EventEmitter) -> None:
         self._stream = stream

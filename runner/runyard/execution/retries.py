@@ -1,4 +1,4 @@
-"""Retries of runs: which options apply, after which errors a run is retried, and how long the delay before the next attempt is.
+"""Retries of runs: the options that apply, the errors after which a run is retried, and the delay before the next attempt.
 
 After a failed attempt, :func:`retry_delay` decides whether and when another attempt follows. ``RetryPolicy`` in
 ``domain/runs.py`` has the default numbers.
@@ -50,9 +50,9 @@ def effective_options(options: RunOptions, spec: AgentSpec | None) -> RunOptions
 def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -> float | None:
     """Return the seconds until the next attempt of a run after ``error``, or None if the run fails (R11).
 
-    ``options``: the result of :func:`effective_options`. If ``max_attempts`` is None, a temporary error of a provider fails
-    the run after OUTAGE_ATTEMPTS attempts, and any other error fails the run at once. ``errors_before``: number of earlier
-    errors since the last suspension.
+    ``options``: the result of :func:`effective_options`. If ``max_attempts`` is None, a temporary error of a provider fails the
+    run after OUTAGE_ATTEMPTS attempts. Any other error then fails the run at once. ``errors_before``: number of earlier errors
+    since the last suspension.
     """
     policy = options.retry.of(error) if retryable(error) else None
     most = options.max_attempts or (OUTAGE_ATTEMPTS if is_temporary(error) else 1)
@@ -64,8 +64,8 @@ def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -
 def retryable(error: BaseException) -> bool:
     """Return whether another attempt may succeed.
 
-    The result is the attribute ``retryable`` of the error. If the error has no such attribute, the result is False for errors
-    of runyard with an HTTP status below 500, except BackendUnavailableError. For all other errors the result is True.
+    The result is the attribute ``retryable`` of the error. An error without this attribute is retryable if it is not from
+    runyard, if its HTTP status is 500 or higher, or if it is a BackendUnavailableError.
     """
     declared = getattr(error, "retryable", None)
     if isinstance(declared, bool):

@@ -41,7 +41,7 @@ class RunMeter:
         return running
 
     def resumed(self, answered: Iterable[HitlRequest]) -> None:
-        """Record the time for which the run waited for the answer that started this attempt."""
+        """Record the time of the run's wait for an answer. The answer started this attempt."""
         ages = [(r.created_at, r.answered_at - r.created_at) for r in answered if r.created_at and r.answered_at]
         if ages:
             metrics.observe(metrics.SUSPENDED, max(ages)[1].total_seconds(), self._span)

@@ -103,7 +103,7 @@ class Steps:
     A step with a recorded result is replayed: the result is returned, and the function is not called. A step that no attempt
     has started is executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. The
     policy ``on_unknown`` says what happens to a step in doubt. ``known``: the steps of earlier attempts, by key. ``start``: a
-    function that records the start of a step and its input, and returns an earlier record of the step or None. ``finish``: a
+    function that records the start and the input of a step. It returns the step's earlier record, or None. ``finish``: a
     function that records the result of a step. ``ask``: a function that returns the human's answer to a request. ``keep``: the
     filter of the inputs, or None.
     """

@@ -142,8 +142,8 @@ class Transcript:
         complete. A crash and a cancel lose the held messages, even a cancel with ``keep``. ``message.completed`` is emitted
         after the commit.
 
-        A message whose id the run has already, for example from an earlier attempt, is not stored again and emits no event. It
-        is returned as it is stored, with its ``created_at``.
+        If the run already has a message with the same id, for example from an earlier attempt, the message is not stored again
+        and emits no event. It is returned as it is stored, with its ``created_at``.
 
         A streamed assistant message (:meth:`stream_text`) gets the id under which its text was sent.
         """
@@ -323,7 +323,8 @@ class Transcript:
 
     @contextmanager
     def guarding(self) -> Iterator[None]:
-        """End the attempt if the store refuses a write in the block: another attempt has the run, or the run was cancelled."""
+        """End the attempt if the store refuses a write in the block. The store refuses a write if another attempt has the run,
+        or if the run was cancelled."""
         try:
             yield
         except (StaleFenceError, CancelRequestedError) as error:
@@ -363,7 +364,7 @@ async def whole(commit: Coroutine[Any, Any, None]) -> None:
 
 
 def discard_outcome(task: asyncio.Task[None]) -> None:
-    """Retrieve the exception of a task that no other code awaits, so that asyncio does not log the exception."""
+    """Retrieve the exception of a task that no other code awaits. asyncio then does not log the exception."""
     if not task.cancelled():
         task.exception()
 

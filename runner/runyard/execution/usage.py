@@ -49,7 +49,7 @@ class UsageMeter:
         self._seen.add(message.id)
 
     def found(self, usage: Usage | None, id: str) -> None:
-        """Count the usage of a message that an earlier attempt stored, unless the run's record includes that usage."""
+        """Count the usage of a message of an earlier attempt, if this usage is missing in the run's record."""
         if usage is None or id in self._seen:
             return
         self._seen.add(id)

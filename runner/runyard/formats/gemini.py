@@ -1,8 +1,8 @@
 """The format ``gemini``: contents of the Gemini API.
 
 Gemini matches a function's response to its call by the name of the function. Ids are optional. A call or a response without an
-id gets a generated id: the name of the function, and a number that counts the parts with this name in the content. Generated
-ids repeat in a thread.
+id gets a generated id. This id has the name of the function and a number. The number counts the parts with this name in the
+content. Generated ids repeat in a thread.
 
 Gemini's API has a parameter ``systemInstruction`` for the system prompt. In this format, the value of this parameter is a
 content of the role ``system``.

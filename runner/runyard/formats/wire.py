@@ -209,7 +209,8 @@ def from_text(made: Read, text: str, path: str) -> JsonObject:
     """Return the JSON object that a provider wrote as text. A blank text is an empty object. Raise InvalidBlobError for any
     other text.
 
-    The values in all texts of a message are counted together. The values of a text are counted before the text is parsed.
+    A message has at most MAX_VALUES values in all its texts together. A text with too many values is refused before it is
+    parsed.
     """
     shape = Shape(MAX_VALUES - made.values)
     try:

@@ -188,8 +188,8 @@ class AcceptRequest:
             object.__setattr__(self, "input", check_message(self.input).by_caller())
 
     def record(self, *, app_version: str | None, trace_context: str | None) -> None:
-        """Set the version of the caller's app and the caller's trace context, in place. A copy of the request would check all
-        fields again."""
+        """Set the version of the caller's app and the caller's trace context. The request is changed in place, because a copy
+        would check all fields again."""
         object.__setattr__(self, "app_version", app_version)
         object.__setattr__(self, "trace_context", trace_context)
 

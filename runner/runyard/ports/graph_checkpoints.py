@@ -136,9 +136,9 @@ class CheckpointFilter:
 class GraphStart:
     """The state with which a run's graph begins (F13).
 
-    ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last message
-    of the thread that the state contains, or None. ``unseen``: the ids of messages before ``base_id`` that the state lacks.
-    Such messages were stored after the run of ``base_id`` began, or their run was redriven after this time.
+    ``line``: the line of the run. ``began``: whether an earlier attempt has written to the line. ``base_id``: the last of the
+    thread's messages in the state, or None. ``unseen``: the ids of messages before ``base_id`` that the state lacks. Such
+    messages were stored after the run of ``base_id`` began, or their run was redriven after this time.
     """
 
     line: LineRef
@@ -164,13 +164,13 @@ class GraphCheckpointStore(Protocol):
 
     ``scope``: the servers and the tenant. Stores with the same scope have the same checkpoints.
 
-    ``put``: store a checkpoint. Return the stored lists by channel. Store nothing and return None in two cases: a stream was
-    deleted, or a channel has neither a new value nor a stored value of its version. ``put_writes``: store writes of a task. A
-    write is (idx, channel, kind, data). If a write with the same idx is stored already, the new write replaces that write only
-    if idx < 0. ``latest``: return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None.
-    ``page``: return checkpoints in descending order of their ids, beginning after the checkpoint ``after``. An empty list means
-    the end. ``items``: return the chunks of each segment, with the number of the first item of its first chunk. Return None if
-    the list was deleted.
+    ``put``: store a checkpoint. Return the stored lists by channel. Store nothing and return None if a stream was deleted. Do
+    the same if a channel has no new value, and the store lacks the channel's value of this version. ``put_writes``: store
+    writes of a task. A write is (idx, channel, kind, data). A stored write with the same idx is replaced only if idx < 0.
+    ``latest``: return the newest checkpoint of a namespace, or the checkpoint with ``checkpoint_id``, or None. ``page``: return
+    checkpoints in descending order of their ids, beginning after the checkpoint ``after``. An empty list means the end.
+    ``items``: return the chunks of each segment, with the number of the first item of its first chunk. Return None if the list
+    was deleted.
 
     ``copy``: copy the checkpoints of a thread to another thread. Raises ThreadAlreadyExistsError if the target has checkpoints.
     The time of the copy does not depend on the number of checkpoints. ``delete``: delete the checkpoints of a thread.

@@ -213,7 +213,8 @@ class Forked:
     created: bool
 
     def require_new(self) -> None:
-        """Raise ThreadAlreadyExistsError if the fork was made before, because a checkpointer's fork cannot be repeated (F4)."""
+        """Raise ThreadAlreadyExistsError if the fork was made before. The ``fork`` of a checkpointer cannot be repeated
+        (F4)."""
         if not self.created:
             thread_id = self.thread.thread_id
             raise ThreadAlreadyExistsError(f"thread {thread_id!r} exists already; choose another id", thread_id=thread_id)

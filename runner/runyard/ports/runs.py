@@ -67,7 +67,7 @@ class RunStore(Protocol):
 
     ``statuses``: return the status of each of ``runs`` (pairs of thread id and run id), or None for an unknown run.
 
-    ``answered``: return the request of a thread that was answered with ``response_id``, or None.
+    ``answered``: return the thread's request with the answer ``response_id``, or None.
 
     ``delete_run``: delete the content of a run that ended and is in no context. Messages that a fork or a branch shows are
     kept. The run's row stays, with ``deleted_at``. No list shows the run. A repetition changes nothing. Raises RunInUseError.
@@ -80,12 +80,12 @@ class RunStore(Protocol):
 
     ``release`` with ``until_fewer``: submit the fan-out again when fewer than this number of its runs are live.
 
-    The argument ``usage`` of the verbs that end an attempt is added to the total of the run, even after a cancel. The argument
-    ``usage`` of ``append`` and ``finish_step`` is the total so far. The record keeps the larger of each stored and each given
-    amount.
+    The verbs that end an attempt add their argument ``usage`` to the total of the run, even after a cancel. The argument
+    ``usage`` of ``append`` and ``finish_step`` is the total so far. For each amount, the record keeps the larger of the stored
+    and the given value.
 
-    ``run_events``: return the events that follow the event with the id ``after``: at most ``limit`` events, and about
-    EVENT_BYTES_PER_READ bytes in total. An empty list means the end.
+    ``run_events``: return the events after the event with the id ``after``. One call returns at most ``limit`` events, and
+    about EVENT_BYTES_PER_READ bytes in total. An empty list means the end.
     """
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted: ...

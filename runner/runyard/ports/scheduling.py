@@ -54,7 +54,7 @@ DEFAULT_TOTAL_BYTES: Final = 2**30
 class StreamUsage:
     """The number of bytes of a deployment's streams, and the number of streams that were dropped before they expired.
 
-    The number of dropped streams starts again at 0 after the server has lost its data, and after a long time without events.
+    The number of dropped streams starts again at 0 after a loss of the server's data, and after a long time without events.
     ``memory``: on the fullest server, the bytes that count for the memory limit. ``max_memory``: the memory limit of this
     server, or 0 without a limit. Both are 0 if the server does not report them.
     """
@@ -70,8 +70,8 @@ class Job:
     """The entry in the scheduler for a run that may start. The scheduler serves tenants by turns.
 
     ``delay``: seconds until the run is due. ``ready_at``: the earliest time at which the run could start, in seconds since 1970
-    by the store's clock. ``queued``: the event to write when the job is submitted, or None if an attempt has begun since the
-    run was accepted or redriven. ``over``: whether the run ended before a worker claimed it. The submission of such a job
+    by the store's clock. ``queued``: the event to write when the job is submitted. None if an attempt has begun since the
+    accept or the redrive of the run. ``over``: whether the run ended before a worker claimed it. The submission of such a job
     removes the job from its queue. ``requires``: what the last worker of the job lacks (:func:`requirement`). Workers that have
     it may take the job during the delay.
     """
@@ -107,7 +107,7 @@ class Job:
 
 
 def requirement(agent: str | None, version: str | None = None) -> str:
-    """Return the name of what a run requires of its worker: the agent, and the version of the app if it is given.
+    """Return the name of a run's requirement of its worker. The name has the agent, and the version of the app if it is given.
 
     Names of agents and versions have printable characters only. Two requirements therefore never have the same name.
     """
@@ -122,7 +122,8 @@ def queued_event(thread_id: str, run_id: str, fence: int, attempt: int) -> Event
 
 @dataclass(frozen=True, slots=True)
 class OutsideEvent:
-    """An event that no attempt writes: the cancel or the failure of a run that no worker executes, or the death of a run.
+    """An event that no attempt writes. It reports that a run became dead, or that a run without a worker was cancelled or
+    failed.
 
     ``agent`` and ``queue``: the agent and the queue of the run.
     """
@@ -184,10 +185,10 @@ class Scheduler(Protocol):
     A worker may pass a delivery's lock on to the next run of the lane. ``renew`` and ``release`` then get a delivery with the
     job of this run and the same token. ``claim`` waits up to ``wait`` seconds for a job. If a call of ``claim`` is cancelled,
     no worker executes the jobs that the call took. The reconciler submits them again after their locks expire. ``has``: the
-    requirements that the worker fulfils. If a job of ``queues`` requires one of them, the worker can get this job before the
-    job is due. ``missing_jobs`` returns those of the given jobs that the scheduler does not have. For such a job, the run does
-    not hold the lane's lock, and no worker is about to get the job. Locks of the workers ``dead`` do not count. ``end_wait``
-    ends the wait of a worker's current or next ``claim`` and loses no job.
+    requirements that the worker fulfils. The worker can get a job of ``queues`` with such a requirement before the job is due.
+    ``missing_jobs`` returns the given jobs that the scheduler does not have. The run of such a job does not hold the lane's
+    lock, and no worker is about to get the job. Locks of the workers ``dead`` do not count. ``end_wait`` ends the wait of a
+    worker's current or next ``claim`` and loses no job.
     """
 
     async def submit(self, jobs: Sequence[Job]) -> None: ...

@@ -197,12 +197,13 @@ class WorkerStore(Protocol):
 
     ``waiting``: return the lane heads that wait only for a worker, in the order of their last changes. ``limit``: the maximum
     number of runs that the call examines. ``within``: examine only runs whose last change is not older than this time.
-    ``still_waiting``: return the jobs of those runs of ``refs`` for which ``waiting`` would return a job. ``waiting`` and
-    ``still_waiting`` leave out runs that changed within the time ``unchanged``. ``waiting``, ``still_waiting`` and ``orphans``
-    examine no suspended run, no external run, no run that waits for a permit, and no run of a live worker. ``report_block``:
-    record where user code blocks the worker's main loop (None: nothing blocks it). If the worker dies, its attempts end with an
-    error that names this line of code. ``report_redis``: record why the worker cannot reach Redis (None: it reaches Redis). The
-    time of the first report stays. ``report_block`` and ``report_redis`` change nothing for a dead or unknown worker.
+    ``still_waiting``: return the jobs of the runs ``refs`` that still wait only for a worker, as in ``waiting``. ``waiting``
+    and ``still_waiting`` leave out runs that changed within the time ``unchanged``. ``waiting``, ``still_waiting`` and
+    ``orphans`` leave out suspended runs, external runs, runs that wait for a permit, and runs of live workers.
+    ``report_block``: record where user code blocks the worker's main loop (None: nothing blocks it). If the worker dies, its
+    attempts end with an error that names this line of code. ``report_redis``: record why the worker cannot reach Redis (None:
+    it reaches Redis). The time of the first report stays. ``report_block`` and ``report_redis`` change nothing for a dead or
+    unknown worker.
 
     ``prune``: delete data whose retention has passed. At most about ``limit`` rows of each kind are deleted. The rows of dead
     workers have no maximum. Return True if more rows are possibly left to delete.
@@ -251,7 +252,7 @@ class KeyStore(Protocol):
 
     ``create_key``: ``lifetime`` is in seconds, or None for a key without expiry. The key expires after ``lifetime``, or earlier
     at ``key.expires_at`` if this time is given. ``revoke_key``: return whether this call revoked the key. ``find_key``: return
-    the key and the digest of its secret, or None if the key does not exist, has expired or was revoked.
+    a valid key and the digest of its secret. Return None for an unknown, expired or revoked key.
     """
 
     async def create_key(self, key: ApiKey, digest: bytes, *, lifetime: float | None = None) -> ApiKey: ...

@@ -43,7 +43,7 @@ class Streams(Protocol):
 
     ``outcome``: return the messages and the requests of a run that stopped. ``max_bytes``: the approximate maximum number of
     bytes of the messages. The same maximum applies to the requests. If ``max_bytes`` is None, all messages and requests are
-    returned. Raises ResultExpiredError for a fork job whose result has been deleted, and for a run that was deleted.
+    returned. Raises ResultExpiredError if the run, or the result of the fork job, was deleted.
     """
 
     def follow_run(

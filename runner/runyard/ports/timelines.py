@@ -14,7 +14,7 @@ FOUND_RUNS: Final = 10
 
 
 class TimelineStore(Protocol):
-    """Timelines of the tenant's runs, their children, and the search of a run by the beginning of its id.
+    """Timelines of the tenant's runs, their children, and the search for runs by the beginning of their ids.
 
     ``timeline``: return a page of the timeline of a run. The thread can also be a fork that inherited the whole run. Raises
     RunNotFoundError, ThreadNotFoundError, InvalidCursorError. ``find``: return the thread ids and run ids of the runs whose ids

@@ -1,4 +1,5 @@
-"""The defaults of a worker: its slots, its time to stop, the time for which user code may block it, and its histories.
+"""The defaults of a worker: the number of its slots, its time to stop, the time for which user code may block it, and the
+memory for its histories.
 
 ``support/settings.py`` has the environment variables that change them. ``Retention`` (``workers.py``) has the times for which
 data is kept.

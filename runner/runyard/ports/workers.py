@@ -86,13 +86,13 @@ class RedisOutage:
 class WorkerInfo:
     """One worker process.
 
-    ``agents``: a map from agent name to queue. ``default_agent``: the agent for runs that name no agent, in the app's
-    namespace, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these
-    names when it registers. In a list of workers, ``asking`` can be empty. ``budgets``: the budgets of each agent whose
-    definition shows budgets, as :meth:`runyard.Budget.describe` returns them. ``on_version_mismatch``: the setting of the
-    worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
-    since the last heartbeat, by the store's clock. ``blocked``: where user code blocks the main loop, or None.
-    ``redis_outage``: the outage of Redis, or None. A dead worker has the values of the time when it was declared dead.
+    ``agents``: a map from agent name to queue. ``default_agent``: the agent for the runs of the app's namespace that name no
+    agent, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these names
+    when it registers. In a list of workers, ``asking`` can be empty. ``budgets``: the budgets of each agent whose definition
+    has budgets. :meth:`runyard.Budget.describe` defines their form. ``on_version_mismatch``: the setting of the worker's
+    :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds since the
+    last heartbeat, by the store's clock. ``blocked``: where user code blocks the main loop, or None. ``redis_outage``: the
+    outage of Redis, or None. A dead worker has the values of the time when it was declared dead.
     """
 
     worker_id: str
@@ -179,8 +179,8 @@ class QueueInfo:
     seconds, or None without queued runs. ``scheduled``: the number of runs that are not due yet. ``running``: the number of
     runs that workers execute. ``suspended``: the number of suspended runs. ``waits_for``: the numbers of suspended runs that
     wait for a human, a timer, a signal or a child. ``workers``: the number of live workers that serve the queue and are not
-    draining. ``known``: True if a live worker serves the queue, if the queue belongs to an agent that some worker has served,
-    or if the queue is paused. If ``known`` is False, only runs of clients name the queue.
+    draining. ``known``: True if a live worker serves the queue, if a worker has ever served an agent of the queue, or if the
+    queue is paused. If ``known`` is False, only runs of clients name the queue.
     """
 
     queue: str

@@ -143,7 +143,8 @@ async def each_its_own(
     items: Sequence[Item],
     thread: Callable[[Item], Hashable] | None = None,
 ) -> Sequence[Answer | Exception]:
-    """Return ``call(items)``. If the call fails, send the halves of the items, so that a bad item does not fail the others.
+    """Return ``call(items)``. If the call fails, send each half of the items in a separate call. A bad item then does not fail
+    the others.
 
     For one bad item among n, this sends at most 2 log2(n) + 1 calls. Halves are sent one after the other, so that items keep
     their order. Use this function only for calls that may be repeated.
@@ -152,8 +153,8 @@ async def each_its_own(
     an answer yet, the error is raised. If some items have an answer, the error becomes the answer of all other items.
 
     ``thread``: a function that returns the thread of an item. If ``thread`` is given, the items are also split after
-    LockedError, but the items of one thread stay in one call and get the same answer if the thread stays locked. If ``thread``
-    is None, LockedError is handled like BackendUnavailableError.
+    LockedError. The items of one thread then stay in one call. If the thread stays locked, all of them get the same answer. If
+    ``thread`` is None, LockedError is handled like BackendUnavailableError.
     """
     answers: dict[int, Answer | Exception] = {}
     parts = [list(range(len(items)))]

@@ -20,8 +20,8 @@ FORGET_SECONDS: Final = 5.0
 
 
 class ConnectPause:
-    """The pause before a pool opens its next connection, after a connection failed or could not be used. During a pause,
-    :meth:`check` raises ConnectionError. ``clock``: a function that returns the seconds of a monotonic clock."""
+    """The pause of a pool after a connection failed or could not be used. The pool opens no connection during a pause. During a
+    pause, :meth:`check` raises ConnectionError. ``clock``: a function that returns the seconds of a monotonic clock."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock

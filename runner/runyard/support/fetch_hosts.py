@@ -1,7 +1,7 @@
 """The hosts from which the files of messages may be fetched (M5). A message can name a file by URL.
 
-The URL can come from an unknown person. The file is fetched by this process, by a library, or by the model's provider. If
-runyard does not guard the library (:mod:`runyard.agents.downloads`), runyard does not know which of the three fetches the file.
+The URL can come from an unknown person. The file is fetched by this process, by a library, or by the model's provider. Without
+a guard of the library (:mod:`runyard.agents.downloads`), runyard does not know which of the three fetches the file.
 """
 
 from __future__ import annotations

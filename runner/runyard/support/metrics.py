@@ -1,8 +1,8 @@
 """Prometheus metrics of a process. ``docs/reference/metrics.md`` lists them.
 
-The values of labels are limited: outcomes, kinds, error codes, and the agents and queues that workers serve (:func:`serve`).
-Any other agent or queue is counted under the empty name. The names of models come from agents. A process has at most
-MAX_MODELS pairs of an agent and a model. A label is never an id or a text from a client.
+The number of label values is limited. Labels are outcomes, kinds, error codes, and the agents and queues that workers serve
+(:func:`serve`). Any other agent or queue is counted under the empty name. The names of models come from agents. A process has
+at most MAX_MODELS pairs of an agent and a model. A label is never an id or a text from a client.
 
 A histogram has one series per bucket and combination of label values. A worker with five agents has at most 300 series."""
 

@@ -13,7 +13,7 @@ _name: Final[Callable[[type], str]] = type.__dict__["__name__"].__get__  # a met
 def warn_of_returned(agent: str, value: object) -> None:
     """Log ``agent_returned_value``, with the type of ``value`` and not its content.
 
-    None and messages, which ``ctx.append`` returns, are no answers that were lost.
+    None and messages are not logged. ``ctx.append`` returns messages, and these messages are stored.
     """
     messages = value if type(value) is list else [value]
     if value is not None and not all(type(each) is Message for each in messages):

@@ -124,34 +124,34 @@ class Settings(FetchSettings):
 
     ``postgres_url``: the Postgres server. ``redis_url``: the Redis server. ``listen_url``: a direct Postgres address for
     LISTEN, if ``postgres_url`` is a transaction pooler. ``tenant``: the tenant of the command line. Runs of an arq queue also
-    belong to this tenant if ``arq_queues`` names no tenant for the queue. ``queues``: the queues to serve (comma-separated),
-    by default the queues of the app's agents. ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write
+    belong to this tenant if ``arq_queues`` names no tenant for the queue. ``queues``: the queues to serve (comma-separated), by
+    default the queues of the app's agents. ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write
     ``NAME=TENANT`` if the runs of a queue belong to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with
     the queues of ``arq_queues``, by default ``redis_url``. ``arq_keep_result``: the time for which Redis keeps the results of
-    the jobs of arq. ``slots``: the maximum number of runs that a worker executes at once. ``grace``: the maximum time for
-    which a worker waits for its runs to end after SIGTERM. ``watchdog``: the maximum time for which a worker with a blocked
-    main loop keeps its runs. After this time other workers take over the runs. ``heartbeat_process``: whether a second process
-    sends a worker's heartbeats while native code holds the interpreter (Linux only). ``feed_retention``: the time for which
-    entries of the feed are kept. Set the same time in every worker. ``result_retention``: the time for which results of fork
-    jobs are kept. Set the same time in every worker. ``stream_events``: the approximate maximum number of events in the stream
-    of one run. Set the same stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the
-    stream of one run. ``stream_retention``: the time for which the stream of a run is kept after its last event.
-    ``stopped_stream_retention``: the time for which the stream of a run that ended or waits for a human is kept after its last
-    event. ``total_stream_bytes``: the maximum number of bytes of all streams together, by default half of the ``maxmemory`` of
-    Redis. ``min_pool_size``: the minimum number of connections to Postgres for the calls of one process. ``max_pool_size``:
-    the maximum number of connections to Postgres for the calls of one process. ``page_bytes``: the maximum number of bytes in
-    one page of a list of the HTTP API. A larger entry has a page without other entries. ``history_cache_bytes``: the maximum
-    number of bytes of the histories that a worker keeps in memory. With 0 a worker keeps no history. ``log_level``: the lowest
-    level of the lines that are logged. ``log_format``: ``json``, ``console``, or ``auto``, which is ``console`` on a terminal.
-    ``metrics_port``: the port on which a worker serves health checks and metrics. Port 0 means any free port. Without a port,
-    a worker serves no health checks and metrics. ``metrics_host``: the address on which a worker, and the second port of the
-    API, serve metrics. ``remote_stacks``: whether the worker's port also shows stacks to other machines. ``trace_content``:
-    whether spans of models and tools contain messages, arguments and results. ``webhook_secret``: the secret (``whsec_…``)
-    from which the secrets that sign webhooks are derived. Set the same secret in every worker. During a rotation, set several
-    comma-separated secrets. ``webhook_tries``: the maximum number of tries of a webhook delivery. ``webhook_timeout``: the
-    maximum time of one try of a webhook delivery. ``webhook_backoff``: the pause between the first and the second try of a
-    webhook delivery. ``webhook_allow_private``: networks (comma-separated) that are not public and may receive webhooks. Set
-    the same networks in workers and API processes.
+    the jobs of arq. ``slots``: the maximum number of runs that a worker executes at once. ``grace``: the maximum time for which
+    a worker waits for its runs to end after SIGTERM. ``watchdog``: the maximum time for which a worker with a blocked main loop
+    keeps its runs. After this time other workers take over the runs. ``heartbeat_process``: whether a second process sends a
+    worker's heartbeats while native code holds the interpreter (Linux only). ``feed_retention``: the time for which entries of
+    the feed are kept. Set the same time in every worker. ``result_retention``: the time for which results of fork jobs are
+    kept. Set the same time in every worker. ``stream_events``: the approximate maximum number of events in the stream of one
+    run. Set the same stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the stream
+    of one run. ``stream_retention``: the time for which the stream of a run is kept after its last event.
+    ``stopped_stream_retention``: the time for which the stream of a stopped run is kept after its last event. A stopped run has
+    ended or waits for a human. ``total_stream_bytes``: the maximum number of bytes of all streams together, by default half of
+    the ``maxmemory`` of Redis. ``min_pool_size``: the minimum number of connections to Postgres for the calls of one process.
+    ``max_pool_size``: the maximum number of connections to Postgres for the calls of one process. ``page_bytes``: the maximum
+    number of bytes in one page of a list of the HTTP API. A larger entry has a page without other entries.
+    ``history_cache_bytes``: the maximum number of bytes of the histories that a worker keeps in memory. With 0 a worker keeps
+    no history. ``log_level``: the lowest level of the lines that are logged. ``log_format``: ``json``, ``console``, or
+    ``auto``, which is ``console`` on a terminal. ``metrics_port``: the port on which a worker serves health checks and metrics.
+    Port 0 means any free port. Without a port, a worker serves no health checks and metrics. ``metrics_host``: the address on
+    which a worker, and the second port of the API, serve metrics. ``remote_stacks``: whether the worker's port also shows
+    stacks to other machines. ``trace_content``: whether spans of models and tools contain messages, arguments and results.
+    ``webhook_secret``: the secret (``whsec_…``) from which the secrets that sign webhooks are derived. Set the same secret in
+    every worker. During a rotation, set several comma-separated secrets. ``webhook_tries``: the maximum number of tries of a
+    webhook delivery. ``webhook_timeout``: the maximum time of one try of a webhook delivery. ``webhook_backoff``: the pause
+    between the first and the second try of a webhook delivery. ``webhook_allow_private``: networks (comma-separated) that are
+    not public and may receive webhooks. Set the same networks in workers and API processes.
     """
 
     postgres_url: str = "postgresql://localhost:5432/runyard"

@@ -93,7 +93,8 @@ def trace_field(trace: str | None) -> dict[str, str]:
 def stack_text(frames: Iterable[tuple[FrameType, int]]) -> str:
     """Return the stack of a thread, at most MAX_TRACEBACK_BYTES bytes. ``frames``: the frames, the outermost first.
 
-    The leading frames of the program's start, of the event loop and of runyard are left out, unless the stack has no others.
+    The leading frames of the program's start, of the event loop and of runyard are left out, unless the stack has only such
+    frames.
     """
     whole = list(frames)
     looping = [frame.f_code.co_filename.startswith(_LOOP) for frame, _ in whole]
@@ -125,8 +126,8 @@ def innermost_place(frames: Iterable[tuple[FrameType, int]]) -> str | None:
 def place_in(trace: str) -> str | None:
     """Return ``file:line in function`` of the innermost frame of the user's code in the text of a traceback.
 
-    The frames are those of the last error that has frames. If no frame has the user's code, the innermost frame is used. Return
-    None if the text has no frames.
+    Only the last error with frames is searched. If no frame has the user's code, the innermost frame is used. Return None if
+    the text has no frames.
     """
     places = _FRAME.findall(_last_frames(trace))
     found = ([place for place in places if _is_users(place[0])] or places)[-1:]
@@ -136,8 +137,8 @@ def place_in(trace: str) -> str | None:
 def _last_frames(trace: str) -> str:
     """Return the lines of the frames of the last error that has frames.
 
-    Frames are the indented lines after a head. The first line that is not indented begins the error's text, which can itself
-    have lines that look like frames. A head is the first line, or follows a blank line or the separator of a group.
+    Frames are the indented lines after a head. The first line that is not indented begins the error's text. This text can
+    itself have lines that look like frames. A head is the first line, or follows a blank line or the separator of a group.
     """
     blocks: list[list[str]] = [[]]
     inside = apart = True

@@ -113,7 +113,7 @@ def valid(traceparent: str | None) -> str | None:
 
 
 def unsampled(traceparent: str | None) -> str | None:
-    """Return ``traceparent``, which is valid, with its sampled flag cleared. Return None for None."""
+    """Return the valid ``traceparent`` with its sampled flag cleared. Return None for None."""
     return None if traceparent is None else f"{traceparent[:-2]}{int(traceparent[-2:], 16) & ~SAMPLED:02x}"
 
 

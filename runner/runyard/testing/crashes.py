@@ -62,7 +62,7 @@ class CrashingPort:
     """Wraps a port of one worker, and simulates the crashes of ``crash_plan`` before or after the worker's writes.
 
     After the crash every call raises StaleFenceError. ``die``: a function that is called at the crash. The argument of ``die``
-    is the answer that the worker does not receive, or None for a crash before the write.
+    is the store's answer, which the worker does not receive. It is None for a crash before the write.
     """
 
     def __init__(self, inner: Any, crash_plan: CrashPlan, die: Callable[[Any], None]) -> None:

@@ -54,8 +54,8 @@ async def deployment(
 
 @asynccontextmanager
 async def _serving(worker: Worker) -> AsyncIterator[None]:
-    """Run ``worker`` inside the ``with`` block. An exception in the script of a ScriptedModel is raised once in each block,
-    even if an earlier block or harness has raised it."""
+    """Run ``worker`` inside the ``with`` block. If the script of a ScriptedModel has an exception, each block raises it
+    once."""
     context = copy_context()
     context.run(stage.set, HarnessScope())
     running = asyncio.create_task(worker.run(), name="deployment", context=context)

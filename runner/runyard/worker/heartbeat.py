@@ -67,7 +67,7 @@ class HeartbeatState:
     ``held``: a function that returns the deliveries whose locks a worker id holds. ``on_dead``: a function that the heartbeat
     thread calls when the worker was declared dead. ``on_reply``: a function that the heartbeat thread calls when the reply has
     changed. ``watchdog``: seconds for which the main loop may be blocked. After this time the worker sends no heartbeats and
-    renewals, so that the leader declares the worker dead.
+    renewals. The leader then declares the worker dead.
     """
 
     def __init__(

@@ -161,7 +161,7 @@ class Rescue:
         self._sweep_again_at = self._clock() + LANE_LOCK_SECONDS + 1.0
 
     async def step(self) -> None:
-        """Make one pass. After an error of a server, begin a sweep, because Redis may have lost data, and raise the error."""
+        """Make one pass. After an error of a server, raise the error, and begin a sweep. Redis may have lost data."""
         if self._clock() >= self._sweep_again_at:
             self._sweep_again_at = float("inf")
             self._rotation.sweep()
@@ -216,7 +216,7 @@ class Rescue:
         return submitted
 
     async def _look_at_recent(self) -> None:
-        """Examine the runs that changed since RECENT_SECONDS before the last pass."""
+        """Examine the runs that changed after a certain time: RECENT_SECONDS before the last pass."""
         began = self._clock()
         page = await self._backend.workers.waiting(
             unchanged=MIN_HEAD_AGE,

@@ -1,6 +1,6 @@
 """Detection of lost tasks: the store says that this worker executes a run, but the worker has no task for the run (W4).
 
-A worker searches only for its own lost tasks. ``lost_jobs.py`` submits runs that no worker executes and whose jobs Redis lost.
+A worker searches only for its own lost tasks. ``lost_jobs.py`` handles runs without a worker whose jobs Redis has lost.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ class WebhookRun(BaseModel):
     """The run of an event. ``status``: the status in the event.
 
     If the run has continued after the event, ``result``, ``error``, ``usage`` and ``finished_at`` are null. If the thread is
-    deleted, or the stored data of the run cannot be decoded, all fields except ``status`` and ``result_omitted`` are null.
+    deleted, or if the stored data of the run cannot be decoded, only ``status`` and ``result_omitted`` are set.
     """
 
     status: Literal["completed", "failed", "cancelled", "dead", "suspended"]

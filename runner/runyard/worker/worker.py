@@ -73,9 +73,9 @@ class Worker:
     heartbeats while native code holds the interpreter. It needs ``connect``. ``address``: the ``host:port`` of the worker's
     health server. The worker registers this address. ``retention``: the retention of the data that the leader prunes.
     ``isolation``: the object that executes a run in a separate process if the run needs one. Without ``isolation``, this
-    process executes them. ``sender``: the object that sends webhooks while this worker leads. Without ``sender``, this worker
-    sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions that run until the worker
-    has drained. If a coroutine fails, the worker starts it again.
+    process executes such a run. ``sender``: the object that sends webhooks while this worker leads. Without ``sender``, this
+    worker sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions that run until the
+    worker has drained. If a coroutine fails, the worker starts it again.
     """
 
     def __init__(

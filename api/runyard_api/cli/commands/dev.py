@@ -68,10 +68,10 @@ def dev(
     """Serve an app and the HTTP API on private servers. The command migrates the schema. Data stays in .runyard/.
 
     If RUNYARD_POSTGRES_URL or RUNYARD_REDIS_URL is set in the environment, `dev` uses the server of this URL instead of a
-    private one. If such a server is on another machine, `dev` asks before it uses the server, unless --configured is given.
-    `dev` migrates the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the
-    workers. `dev` ends when this command ends. Without a COMMAND, `dev` opens the console in the browser if it runs in a
-    terminal on a machine with a display.
+    private one. If such a server is on another machine, `dev` asks before it uses the server. With --configured, `dev` does not
+    ask. `dev` migrates the schema on the server and serves the runs there with this app. A COMMAND after `--` runs beside the
+    workers. `dev` ends when this command ends. Without a COMMAND, in a terminal on a machine with a display, `dev` opens the
+    console in the browser.
     """
     folder = Path.cwd() / dev_file.FOLDER
     console = output.console()
@@ -123,7 +123,8 @@ def dev(
 
 
 def _record(folder: Path, announced: dev_file.Deployment, trouble: str) -> None:
-    """Record how a worker ended in the file of ``dev``. If the disk refuses the file, ``dev`` continues without the record."""
+    """Write the outcome of a worker to the file of ``dev``. If the disk refuses the file, ``dev`` continues without the
+    record."""
     with suppress(OSError):
         dev_file.write(folder, replace(announced, trouble=trouble))
 

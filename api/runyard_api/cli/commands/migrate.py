@@ -76,7 +76,7 @@ def grant(url: str, role: str) -> str:
 
 
 def summary_of_tables(done: MigratedTables) -> str:
-    """Return one line about the changes of a migration. The database has no stored functions."""
+    """Return one line about the changes of a migration, for a database without stored functions."""
     if not done.migrations:
         return f"the schema is up to date, at version {done.after}"
     return f"the schema went from version {done.before} to {done.after}"

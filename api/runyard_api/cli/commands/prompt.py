@@ -206,8 +206,8 @@ def cancel(
 
 
 async def _suspensions(client: Client, thread: str) -> dict[str, str | None]:
-    """Find the runs of the thread that wait for an answer. Return, by run id, the id of the last event of each run. The command
-    that started a run has printed all events up to this one.
+    """Find the runs of the thread that wait for an answer. Return a map from the id of each run to the id of its last event.
+    The command that started the run has already printed this event.
     """
     page = await client.requests(thread)
     runs = [await client.run(thread, run_id) for run_id in {r.run_id: None for r in page.items} if run_id is not None]

@@ -286,7 +286,7 @@ def cancel(
 @app.command()
 def delete(context: typer.Context, ids: options.RunIds) -> None:
     """Delete the messages and the result of one run. The run must be failed, dead, cancelled without --keep, or an ended fork
-    job, because later runs do not see the messages of such a run."""
+    job. Later runs do not see the messages of such a run."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

@@ -213,7 +213,7 @@ def _row(delivery: WebhookDelivery) -> tuple[str, ...]:
 def redeliver(
     context: typer.Context, delivery_id: Annotated[str, typer.Argument(help="Id of the delivery.", show_default=False)]
 ) -> None:
-    """Send a delivery again that has failed or arrived."""
+    """Repeat a delivery that has failed or arrived."""
 
     async def go() -> None:
         async with deployment.connect(context) as client:

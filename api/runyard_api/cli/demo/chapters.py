@@ -158,8 +158,8 @@ async def _type(stage: Stage, handle: RunHandle) -> None:
 
 
 async def _until(handle: RunHandle, *types: str, role: str | None = None) -> float:
-    """Wait for the first event with one of ``types`` that comes after the last stop of the run. Return the time (perf_counter)
-    at which the event arrived.
+    """Wait for an event with one of ``types`` after the last stop of the run. Return the time at which the first such event
+    arrived (perf_counter).
 
     ``role``: the role of the event's message, or None for any event.
     """

@@ -28,8 +28,8 @@ total = 120 + 310
 
 
 async def furnish(client: Client) -> None:
-    """Make runs and threads of every kind, in place of those that were measured. Some runs wait for a human. Return when all
-    other runs have ended."""
+    """Replace the measured threads by runs and threads of every kind. Some runs wait for a human. Return when all other runs
+    have ended."""
     await _delete_measured(client)
     await client.update_thread(THREAD, title="A trip to Lisbon", tags={"team": "travel", "tier": "gold"})
     handles = [
@@ -54,7 +54,7 @@ async def furnish(client: Client) -> None:
 
 
 async def _delete_measured(client: Client) -> None:
-    """Delete the threads of the measurement. Their number hides the others in the lists of the console."""
+    """Delete the measured threads, because their large number would hide the other threads in the console."""
     page = await client.threads(newest_first=True, limit=200)
     for thread in page.items:
         if thread.thread_id.startswith(MEASURED):

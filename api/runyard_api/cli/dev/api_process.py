@@ -49,7 +49,7 @@ class ApiProcess:
         return f"http://{HOST}:{self.port}"
 
     def listens(self) -> bool:
-        """Wait until the process accepts connections. Return False if it ended before."""
+        """Wait until the process accepts connections. Return False if it ends first."""
         while self._process.exit_code is None:
             try:
                 socket.create_connection((HOST, self.port), timeout=1).close()

@@ -1,10 +1,10 @@
 """Load an app in a separate process: ``python -m runyard_api.cli.dev.app_check module:app REPORT``.
 
 REPORT is the number of an open file. The process writes lines to it, each a JSON object. The first line has the beginning of
-the import. ``began``: the time of the monotonic clock. If the import takes longer than SLOW_SECONDS, the next line has its
-place. ``at``: the file and the number of the line at which the import is. The last line has the result. ``files``: the files of
-the working directory that the app imports. ``agents``: the names of the app's agents. ``error``: the error if the app cannot be
-loaded, or null. The process ends when standard input ends.
+the import. ``began``: the time of the monotonic clock. If the import takes longer than SLOW_SECONDS, the next line says which
+line of code is being executed. ``at``: the file and the number of this line. The last line has the result. ``files``: the files
+of the working directory that the app imports. ``agents``: the names of the app's agents. ``error``: the error if the app cannot
+be loaded, or null. The process ends when standard input ends.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ SLOW_SECONDS: Final = 5.0
 
 
 def imported_files(app: str, folder: Path) -> set[Path]:
-    """Return the files below ``folder`` that the app imports: the files of all loaded modules, and the files that their import
-    statements name and may load later.
+    """Return the files below ``folder`` that the app imports. These are the files of all loaded modules, and the files that the
+    import statements of these modules name. Some of these statements may be executed later.
 
     A file that an import statement names is included, even if it cannot be parsed. The packages of a virtual environment in
     ``folder`` are not included.

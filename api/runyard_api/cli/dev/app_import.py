@@ -68,8 +68,8 @@ class AppImport:
         return Imported({Path(file) for file in found["files"]}, found["agents"], error)
 
     def note(self) -> str:
-        """Return that the import takes long, and the line at which it is. Return an empty text before SLOW_SECONDS, and after
-        the note was returned once."""
+        """Return a sentence that says at which line of code the import takes long. Return an empty text before SLOW_SECONDS,
+        and in every call after the first sentence."""
         if self._read or self._noted or "began" not in (found := self._reported()):
             return ""
         seconds, place = time.monotonic() - found["began"], found.get("at")

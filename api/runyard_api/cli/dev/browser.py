@@ -24,7 +24,7 @@ WSL_OPENERS: Final = ("wslview", "explorer.exe")
 def has_viewer() -> bool:
     """Return True if a person uses this process in a terminal, and sees the window of a browser that this process opens.
 
-    Nobody sees it in CI, in a container, without a display, or over ssh if ssh does not forward the display.
+    Nobody sees the window in CI, in a container, without a display, or over ssh without a forwarded display.
     """
     return (
         is_terminal(sys.stdin)
@@ -48,8 +48,8 @@ def _has_display() -> bool:
 def open_page(url: str) -> None:
     """Open ``url`` in the browser of the user. Without a browser, nothing happens.
 
-    The environment variable BROWSER can name another browser. A browser for terminals is not given the terminal, because it
-    would take the terminal from this process.
+    The environment variable BROWSER can name another browser. A browser that runs in a terminal does not get the terminal of
+    this process, because this process needs the terminal.
     """
     nowhere = subprocess.DEVNULL
     with suppress(OSError):

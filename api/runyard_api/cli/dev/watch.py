@@ -80,7 +80,8 @@ def watch(
 
 
 def _trouble(codes: Sequence[int], error: RunyardError | None) -> str:
-    """Return how a worker ended, as one line. ``error``: the error of the app's import, the reason of a positive code."""
+    """Return how a worker ended, as one line. ``error``: the error of the app's import, which explains a positive exit code, or
+    None."""
     why = f": {one_line(error.message)}" if error is not None and codes[0] > 0 else ""
     return f"the worker of `runyard dev` ended with code {codes[0]}{why}"
 

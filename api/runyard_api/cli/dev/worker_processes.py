@@ -65,7 +65,7 @@ class WorkerProcesses:
             self.processes.append(OwnedProcess.runyard("worker", self.app, environment=self.environment, log=self.log))
 
     def replace(self) -> None:
-        """Start new workers. The old workers drain at the same time, so that new runs do not wait for the runs of old
+        """Start new workers. The old workers drain at the same time. New runs therefore do not wait for the runs of old
         workers."""
         leaving, self.processes = self.processes, []
         self.start()

@@ -22,8 +22,8 @@ class Turn:
     """A run with its messages, or one message without a run.
 
     ``key``: the id of the first message. ``parent``: the key of the previous turn. For the first turn of a child, this is the
-    turn of the run that started the child. ``refs``: ids of the threads that end here. ``started_by``: the thread id and the
-    run id of the parent, if this run is a child.
+    turn of the run that started the child. ``refs``: ids of the threads that end at this turn. ``started_by``: the thread id
+    and the run id of the parent, if this run is a child.
     """
 
     key: str
@@ -133,7 +133,8 @@ def _fork_line(lanes: Sequence[str | None], lane: int, opened: Sequence[int]) ->
 
 
 def _stretches(known: dict[str, Turn], children: dict[str | None, list[Turn]]) -> dict[str, list[str]]:
-    """Return the turns to hide in each long stretch without forks, ends or failures. The key is the first hidden turn."""
+    """Return a map with the turns to hide in each long stretch without forks, ends or failures. The key is the first hidden
+    turn."""
 
     def plain(turn: Turn) -> bool:
         return len(children.get(turn.key, [])) == 1 and not turn.refs and turn.status in ("completed", "stored")

@@ -74,7 +74,7 @@ class _Legible:
 
 
 def is_terminal(stream: TextIO | None) -> bool:
-    """Return True if ``stream`` is a terminal. A process that was started without a standard stream has None for it."""
+    """Return True if ``stream`` is a terminal. ``stream`` is None if the process was started without this standard stream."""
     return stream is not None and not stream.closed and stream.isatty()
 
 
@@ -111,7 +111,7 @@ def say_lines(text: str) -> None:
 
 
 def _print_aside(text: str) -> None:
-    """Print on standard error. If nobody can read it, the command and its exit code stay the same."""
+    """Print on standard error. If standard error is closed, the command continues with the same exit code."""
     if sys.stderr is None:  # closed before the start of Python
         return
     try:

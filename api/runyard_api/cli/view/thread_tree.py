@@ -30,8 +30,8 @@ MAX_CHILD_RUNS: Final = 1000
 
 @dataclass
 class ThreadTree:
-    """The threads of one graph and their turns. The graph contains the oldest ancestor of a thread, all forks of this ancestor,
-    and each thread on which a run of these threads started a child. The oldest thread is first.
+    """The threads of one graph and their turns. The graph contains the oldest ancestor of a thread, and all forks below this
+    ancestor. It also contains the threads of the children that runs of these threads started. The oldest thread is first.
 
     ``more_children``: True if the graph does not have all children.
     """

@@ -36,8 +36,8 @@ async def follow(
     """Print the id of the run. With ``wait`` or ``stream``, print its answer instead. ``after``: the id of the event after
     which the stream begins, or None for all events.
 
-    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. Raises TimeoutError with the sentence
-    of that moment after ``timeout`` seconds.
+    If the run has not started after EXPLAIN_SECONDS, print the sentence of ``explain``. After ``timeout`` seconds, raises
+    TimeoutError with the sentence of ``explain`` at this time.
     """
     if not (wait or stream):
         run = await handle.run()

@@ -51,7 +51,7 @@ class ErrorShapes:
 
 
 class KeyHeaders:
-    """Renames the key header of a compatible API to the native header. A request that has the native header already stays
+    """Renames the key header of a compatible API to the native header. A request that already has the native header stays
     unchanged."""
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:

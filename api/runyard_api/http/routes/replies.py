@@ -59,8 +59,8 @@ async def _if_match(request: Request, if_match: Annotated[str | None, _MATCH] = 
 
 
 async def reply_page(page: BaseModel, items: list[M], known: list[str] | None) -> Response:
-    """Return ``page`` as a JSON response with an ETag of the content. The first field of ``page``, ``items``, is empty. The
-    response has ``items`` in its place.
+    """Return ``page`` as a JSON response with an ETag of the content. The first field of ``page`` is the empty list ``items``.
+    The response has the argument ``items`` in its place.
 
     The event loop runs between slices of a large page. Written values are removed from ``items``, so that their memory is freed
     at once. ``known``: the If-None-Match of the request.

@@ -1,5 +1,5 @@
--- The agent of a run: the agent of its request, or else the agent of its thread, or else the default agent of a namespace.
--- runyard/domain/agent_names.py describes the names.
+-- The agent of a run. A request can name the agent. Otherwise the run gets the agent of its thread. If the thread has none, the
+-- run gets the default agent of a namespace. runyard/domain/agent_names.py describes the names.
 
 -- Return true if a name names one agent. Any other name stands for the default agent of a namespace.
 CREATE OR REPLACE FUNCTION runyard.is_agent(name text) RETURNS boolean

@@ -61,7 +61,8 @@ BEGIN
     UPDATE runyard.runs x SET progressed = true, usage = CASE WHEN total <> '{}' THEN total ELSE x.usage END WHERE x.accept_no = r.accept_no;
 END $$;
 
--- Return true if the messages and answers of a fan-out were deleted: after their retention, or with the content of the run.
+-- Return true if the messages and answers of a fan-out were deleted. They are deleted after their retention, or together with
+-- the content of the run.
 CREATE OR REPLACE FUNCTION runyard.fan_out_expired(r runyard.runs) RETURNS boolean
 LANGUAGE plpgsql STABLE AS $$
 BEGIN

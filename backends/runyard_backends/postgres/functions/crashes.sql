@@ -30,7 +30,7 @@ BEGIN
     ELSIF r.crash_count >= runyard.max_crashes() THEN
         e.status := 'dead';
         e.error := jsonb_build_object('code', 'poison', 'message',
-            format('run %s crashed %s times without progress: %s; redrive it when the cause is mended', r.run_id, r.crash_count, how));
+            format('run %s crashed %s times without progress: %s; redrive it when the cause is repaired', r.run_id, r.crash_count, how));
     ELSE
         RETURN;
     END IF;

@@ -51,8 +51,8 @@ BEGIN
     END LOOP;
 END $$;
 
--- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r: the locked
--- thread and its run. t is NULL if the thread is gone or stays locked.
+-- Return NULL if the attempt with the fence may write. Otherwise return 'locked', 'stale_fence' or 'cancel_requested'. t and r:
+-- the locked thread and its run. t is NULL if the thread does not exist or stays locked.
 CREATE OR REPLACE FUNCTION runyard.interim_refused(t runyard.threads, r runyard.runs, thread_key bigint, with_fence bigint, patience integer)
 RETURNS text LANGUAGE plpgsql STABLE AS $$
 BEGIN

@@ -19,7 +19,7 @@ BEGIN
     ELSIF r.progressed THEN
         r.crash_count := 0;
     END IF;
-    got := runyard.end_crashed(t, r, 'its worker died while it ran alone');
+    got := runyard.end_crashed(t, r, 'its worker died while executing it alone');
     IF (got.e).status IS NOT NULL THEN
         outcome := 'ended';
         effects := runyard.merge_effects((got.e).effects, runyard.free(CASE WHEN limited THEN runyard.permits_of(r) ELSE '{}' END));

@@ -133,8 +133,8 @@ BEGIN
     RETURN QUERY SELECT m.* FROM runyard.messages m WHERE m.branch_id = r.branch_id AND m.seq = ANY (numbers) AND m.run_id = r.run_id ORDER BY m.seq;
 END $$;
 
--- Return a run of a thread, or a run of an ancestor if the thread shows all messages of that run. The ancestor can be deleted.
--- Raise an error if there is no such run, or if the thread is deleted.
+-- Return a run of a thread, or a run that the thread inherited with all its messages. The ancestor can be deleted. Raise an
+-- error if there is no such run, or if the thread is deleted.
 CREATE OR REPLACE FUNCTION runyard.seen_run(for_tenant text, thread_id text, run_id text) RETURNS runyard.runs
 LANGUAGE plpgsql STABLE AS $$
 DECLARE

@@ -153,7 +153,7 @@ BEGIN
     END IF;
 END $$;
 
--- Return the jobs of those given runs for which runyard.waiting would return a job.
+-- Return the jobs of the given runs that still wait only for a worker, as in runyard.waiting.
 CREATE OR REPLACE FUNCTION runyard.still_waiting(unchanged interval, thread_keys bigint[], run_ids text[]) RETURNS SETOF jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_bitmapscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE

@@ -20,9 +20,9 @@ local REQUIREMENTS = 100 -- maximum number of requirements for which delayed job
 local CLASS = 2 ^ 50 -- number of positions of one priority among a tenant's jobs
 local CLASSES = {high = 0, normal = CLASS, low = 2 * CLASS}
 
--- Keep a key for `ms`, or for up to KEPT / 2 less. ms: at least KEPT. Because of this tolerance, only few calls write
--- the expiry. Each look-up of a waiting run's job by the leader (missing_jobs.lua) keeps the job. A job of an ended run
--- expires if no call has withdrawn it. The keys of a queue without jobs also expire.
+-- Keep a key for about `ms`: at most `ms`, and at least `ms` - KEPT / 2. ms: at least KEPT. Because of this tolerance, only few
+-- calls write the expiry. Each look-up of a waiting run's job by the leader (missing_jobs.lua) keeps the job. A job of an ended
+-- run expires if no call has withdrawn it. The keys of a queue without jobs also expire.
 local function keep(key, ms)
   if redis.call('PTTL', key) < ms - KEPT / 2 then
     redis.call('PEXPIRE', key, ms)

@@ -67,7 +67,8 @@ _LATER: Final = (HTTPStatus.TOO_MANY_REQUESTS, HTTPStatus.SERVICE_UNAVAILABLE)
 def operation(*refusals: type[RunyardError], **answers: tuple[Any, str]) -> Mapping[str, Any]:
     """Return the arguments of a route's decorator that document its responses.
 
-    ``refusals``: the errors besides those of every route. ``answers``: the responses by status, as ``s201=(Model, words)``.
+    ``refusals``: the errors of the route, without the errors that every route has. ``answers``: the responses by status, as
+    ``s201=(Model, words)``.
     """
     codes: dict[int, list[str]] = {}
     for cls in dict.fromkeys((*refusals, *EVERYWHERE)):

@@ -148,7 +148,7 @@ async def acontext_list_sessions(
 async def _with_configs(
     caller: Caller, configs: JsonObject, tags: dict[str, str] | None, limit: int, cursor: str | None
 ) -> Page[Thread]:
-    """Examine the next ``limit`` sessions, or fewer after FILTER_SECONDS. Return the sessions whose configs contain
+    """Examine the next ``limit`` sessions, and stop after FILTER_SECONDS. Return the examined sessions whose configs contain
     ``configs``."""
     found, examined, began = [], 0, monotonic()
     while True:

@@ -1,4 +1,4 @@
-"""Threads as event logs: commands that append to a thread, and reads of its history, its head and its forks.
+"""Threads as event logs. Commands append to a thread. Reads return its history, its head and its forks.
 
 An event is a message. The number of the event is the message's ``seq``. A fork is a thread that begins with the history of its
 parent up to an event. In the path ``branches`` and in the prefix of generated ids, the word “branch” means a fork.
