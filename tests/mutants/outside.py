@@ -519,6 +519,16 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/backends/test_memory_pages.py",
     ),
     mutant(
+        "a page of requests in memory begins at the first request again", "backends/runyard_backends/memory/run_pages.py",
+        "if _asked(request) > last", "if last",
+        "tests/conformance/test_memory.py", "-k", "may_leave",
+    ),
+    mutant(
+        "a page of deliveries in memory begins at the first delivery again", "backends/runyard_backends/memory/webhooks.py",
+        " and each.number < last]", "]",
+        "tests/conformance/test_memory.py", "-k", "may_leave",
+    ),
+    mutant(
         "a thread's stream lists the runs after each run", THREAD_STREAM,
         "        if live and not over:\n", "        if live:\n",
         REDRIVEN, "-k", "completion_none",
