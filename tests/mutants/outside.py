@@ -514,6 +514,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         REDRIVEN, "-k", "suspends_while",
     ),
     mutant(
+        "two budgets of a run share their questions", "runner/runyard/agents/budgets.py",
+        ' if seen[what] == 1 else f"budget:{what}:no-{seen[what]}"', "",
+        "tests/unit/agents/test_budgets.py", "-k", "one_budget",
+    ),
+    mutant(
         "a page of runs in memory begins at the first run again", "backends/runyard_backends/memory/run_pages.py",
         "last is None or _place(run) < last", "True",
         "tests/unit/backends/test_memory_pages.py",
