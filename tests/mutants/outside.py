@@ -503,6 +503,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         REDRIVEN, "-k", "does_not_begin_again",
     ),
     mutant(
+        "a thread's stream begins a redriven run again that was cancelled", "runner/runyard/events/thread_cursor.py",
+        "max(run.fence, end[0]) > self.top", "run.fence > self.top",
+        REDRIVEN, "-k", "away",
+    ),
+    mutant(
         "a thread's stream does not read a run in turn again after a failed read", THREAD_STREAM,
         "again |= not whole or run.status", "again |= run.status",
         "tests/unit/events/test_thread_stream_by_chance.py",
