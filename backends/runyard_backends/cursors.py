@@ -54,8 +54,13 @@ def name(cursor: str) -> str:
     raise InvalidCursorError("not a cursor of this list", field="cursor")
 
 
+def of_moment(at: datetime, id: str) -> str:
+    """Encode a time and an id as a cursor."""
+    return encode([at.isoformat(), id])
+
+
 def moment(cursor: str) -> tuple[datetime, str]:
-    """Decode a cursor that consists of a time and an id. Raises InvalidCursorError."""
+    """Decode a cursor that :func:`of_moment` made. Raises InvalidCursorError."""
     match decode(cursor):
         case [str(text), str(id)] if "\0" not in id:
             with suppress(ValueError):  # UnicodeEncodeError included
@@ -68,7 +73,7 @@ def moment(cursor: str) -> tuple[datetime, str]:
 
 def of_run(accepted_at: datetime, number: int) -> str:
     """Encode the place of a run in a list of runs."""
-    return encode([accepted_at.isoformat(), str(number)])
+    return of_moment(accepted_at, str(number))
 
 
 def run(cursor: str) -> tuple[datetime, int]:

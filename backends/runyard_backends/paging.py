@@ -1,15 +1,11 @@
-"""Pages of a list. A cursor names the last item that was returned."""
+"""Pages of a list. A cursor is the place of the last item that was returned."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeVar
 
-from runyard.errors import InvalidCursorError
-from runyard.ports.queries import PageRequest
 from runyard.ports.results import Page
-
-from .cursors import decode, encode
 
 T = TypeVar("T")
 
@@ -25,22 +21,16 @@ async def items_of(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIte
             return
 
 
-def page_of(items: Sequence[T], asked: PageRequest, key: Callable[[T], str], size: Callable[[T], int], budget: int) -> Page[T]:
-    """Return the page ``asked`` of ``items``. The page has at most ``asked.limit`` items and ``budget`` bytes. An item of more
-    than ``budget`` bytes is a page of its own.
+def page_of(left: Sequence[T], limit: int, cursor: Callable[[T], str], size: Callable[[T], int], budget: int) -> Page[T]:
+    """Return the next page. It has at most ``limit`` items and ``budget`` bytes. An item of more than ``budget`` bytes is a
+    page of its own.
 
-    ``key``: a function that returns the name of an item for a cursor. ``size``: a function that returns the bytes of an item.
-    Raises InvalidCursorError if the cursor names no item.
+    ``left``: the items after the place of the previous page's cursor, in order. ``cursor``: a function that returns the cursor
+    of an item's place. The item at this place may leave the list before the next page is read. ``size``: a function that
+    returns the bytes of an item.
     """
-    start = 0
-    if asked.cursor is not None:
-        last = decode(asked.cursor)
-        places = [i for i, item in enumerate(items) if key(item) == last]
-        if not places:
-            raise InvalidCursorError("not a cursor of this list", field="cursor")
-        start = places[0] + 1
-    part = within(items[start : start + asked.limit], size, budget)
-    return Page(part, encode(key(part[-1])) if part and start + len(part) < len(items) else None)
+    part = within(left[:limit], size, budget)
+    return Page(part, cursor(part[-1]) if len(part) < len(left) else None)
 
 
 def within(items: Sequence[T], size: Callable[[T], int], budget: int) -> list[T]:

@@ -503,6 +503,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         REDRIVEN, "-k", "does_not_begin_again",
     ),
     mutant(
+        "a thread's stream begins a redriven run again that was cancelled", "runner/runyard/events/thread_cursor.py",
+        "max(run.fence, end[0]) > self.top", "run.fence > self.top",
+        REDRIVEN, "-k", "away",
+    ),
+    mutant(
         "a thread's stream does not read a run in turn again after a failed read", THREAD_STREAM,
         "again |= not whole or run.status", "again |= run.status",
         "tests/unit/events/test_thread_stream_by_chance.py",
@@ -514,9 +519,24 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         REDRIVEN, "-k", "suspends_while",
     ),
     mutant(
+        "two budgets of a run share their questions", "runner/runyard/agents/budgets.py",
+        ' if seen[what] == 1 else f"budget:{what}:no-{seen[what]}"', "",
+        "tests/unit/agents/test_budgets.py", "-k", "one_budget",
+    ),
+    mutant(
         "a page of runs in memory begins at the first run again", "backends/runyard_backends/memory/run_pages.py",
         "last is None or _place(run) < last", "True",
         "tests/unit/backends/test_memory_pages.py",
+    ),
+    mutant(
+        "a page of requests in memory begins at the first request again", "backends/runyard_backends/memory/run_pages.py",
+        "if _asked(request) > last", "if last",
+        "tests/conformance/test_memory.py", "-k", "may_leave",
+    ),
+    mutant(
+        "a page of deliveries in memory begins at the first delivery again", "backends/runyard_backends/memory/webhooks.py",
+        " and each.number < last]", "]",
+        "tests/conformance/test_memory.py", "-k", "may_leave",
     ),
     mutant(
         "a thread's stream lists the runs after each run", THREAD_STREAM,

@@ -30,6 +30,11 @@ TIMELINES: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "says_how_its_attempt_ended",
     ),
     mutant(
+        "a wait that was due is shown as cancelled", "runner/runyard/domain/timeline.py",
+        "== run.finished_at and not due:", "== run.finished_at:",
+        "tests/conformance/test_memory.py", "-k", "due_before",
+    ),
+    mutant(
         "a step that is repeated keeps the input of its first start", "backends/runyard_backends/postgres/functions/steps.sql",
         "DO UPDATE SET fence = r.fence, input = arguments,", "DO UPDATE SET fence = r.fence,",
         POSTGRES, "-k", "input_of_a_step",

@@ -1,5 +1,5 @@
-"""The environment variables that runyard reads. A variable with a misspelt name has no effect, and is named at the start of a
-command."""
+"""The environment variables that runyard reads. A variable with a misspelt name, or in a file from which it is not read, has no
+effect, and is named at the start of a command."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from dotenv.parser import parse_stream
 from runyard.errors import InvalidInputError
 from runyard.support import env_file
 from runyard.support.env_file import PREFIX
+from runyard.support.location import API_KEY, NAMESPACE
 from runyard.support.settings import EnvFileSettings, Settings
 
 from ..http.settings import ApiSettings
@@ -31,7 +32,7 @@ OTHER: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "RUNYARD_API_KEY": (
         "the command line, `Client.connect`",
-        "the key of the HTTP API, for an `https` URL; it names the tenant",
+        "the key of the HTTP API, for an `https` URL; it names the tenant; also read from `.env`",
     ),
     "RUNYARD_MODEL": (
         "`default_model()`, `runyard demo`",
@@ -41,7 +42,9 @@ OTHER: Final[Mapping[str, tuple[str, str]]] = {
     "RUNYARD_TOKEN_DELAY": ("`runyard demo`", "the seconds between two words of the scripted agent"),
     "OTEL_…": ("`runyard worker`, `runyard api`", "the export of [traces](../how-to/traces.md)"),
 }
-"""A variable that no class of settings has → its readers, its meaning."""
+"""A variable that no class of settings has → its readers, its meaning. These names are case-sensitive."""
+IN_FILE: Final = frozenset({API_KEY, NAMESPACE})
+"""The variables of OTHER that are also read from ``.env``."""
 
 OF_TOOLS: Final = (f"{PREFIX}TEST_", f"{PREFIX}GROWTH_", f"{PREFIX}BENCH_")
 """The prefixes of the variables of runyard's own tests and benchmarks."""
@@ -51,17 +54,23 @@ _SERVICE_END: Final = re.compile(r"_(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT(?
 
 
 def unknown() -> Iterator[str]:
-    """Yield a sentence about each variable of the environment and of ``.env`` that begins with ``RUNYARD_`` and has no effect.
+    """Yield a sentence about each variable of the environment and of ``.env`` that begins with ``RUNYARD_`` and is not read.
 
-    The sentence names the variable and the known variable with the most similar name. It does not contain the value. A name
-    with other characters than letters, digits and underscores is left out, because it may contain a value.
+    The sentence names the variable. If the variable is unknown, the sentence also names the known variable with the most
+    similar name. It does not contain the value. A name with other characters than letters, digits and underscores is left out,
+    because it may contain a value.
     """
-    known = {settings.variable(name) for settings in SETTINGS for name in settings.model_fields} | OTHER.keys()
+    of_settings = {settings.variable(name) for settings in SETTINGS for name in settings.model_fields}
+    known = of_settings | OTHER.keys()
     names = {*os.environ, *_in_file()}
     services = {name.removesuffix(SERVICE_HOST) for name in names if name.endswith(SERVICE_HOST)}
     for name in sorted(names):
         found = name.upper()
-        if not (found.startswith(PREFIX) and re.fullmatch(r"\w+", name, re.ASCII)) or found in known:
+        if not (found.startswith(PREFIX) and re.fullmatch(r"\w+", name, re.ASCII)) or found in of_settings:
+            continue
+        if name in OTHER:
+            if name not in os.environ and name not in IN_FILE:
+                yield f"runyard does not read the variable {name} from .env; set it in the environment"
             continue
         if not name.startswith(OF_TOOLS) and _SERVICE_END.sub("", name) not in services:
             own = (each.removeprefix(PREFIX) for each in known)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
+
 import pytest
 
 from runyard.domain.states import RunStatus
@@ -10,7 +12,7 @@ from runyard.ports.commands import Write
 
 from .children import child, start_child
 from .waits import SOON, park, signal, sleep, wake
-from .world import T, World, eventually, said
+from .world import T, World, eventually, now, said
 
 pytestmark = pytest.mark.asyncio
 
@@ -114,6 +116,21 @@ class TestEndedChildren:
         claim = await world.claim("r1")
         assert claim.attempt is not None and claim.effects.jobs == []  # the effects do not offer the claimed run again
         assert (await world.runs.ledger(claim.attempt)).waits["c1"].ended_at is not None
+
+    async def test_r24_a_wait_that_was_due_before_the_cancel_has_ended(self, world: World) -> None:
+        """R24, R10: A cancel closes the open waits of a run. The timeline shows only those as cancelled that were not due."""
+        late = signal("late", timeout=SOON)
+        await park(world, await world.start("r1"), sleep(timeout=SOON), late, sleep("long", timeout=3600))
+        due = now() + timedelta(seconds=SOON)
+
+        async def passed() -> bool:
+            return now() > due
+
+        await eventually(passed)
+        await world.runs.cancel(T, "r1")
+        entries = (await world.backend.timelines.timeline(T, "r1")).entries
+        shown = {entry.id: entry.status for entry in entries if entry.type in ("sleep", "signal")}
+        assert shown == {"nap": "ended", "late": "timeout", "long": "cancelled"}
 
 
 async def fail_child(world: World) -> None:

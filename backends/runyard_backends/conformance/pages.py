@@ -119,6 +119,19 @@ class TestPages(TestPagesWithoutWorkers):
             assert len(found) == 2 and all(len(page) * PIECE <= PAGE_BYTES for page in found)
             assert sorted(request.request_id for page in found for request in page) == ids
 
+    async def test_a_request_that_the_cursor_names_may_leave_the_list(self, world: World) -> None:
+        """H10: The next page of the inbox begins after the place of the answered request."""
+        attempt = await world.start("r1")
+        ids = [f"q{n}" for n in range(5)]
+        await world.runs.suspend(Write(attempt=attempt), [HitlRequest(request_id=id) for id in ids])
+        first = await world.runs.requests(page=PageRequest(limit=2))
+        await world.runs.respond("yes", request_id=first.items[-1].request_id)
+        second = await world.runs.requests(page=PageRequest(limit=3, cursor=first.next))
+        assert [request.request_id for page in (first, second) for request in page.items] == ids and second.next is None
+        for cursor in ("x", "e30="):
+            with pytest.raises(InvalidCursorError):
+                await world.runs.requests(page=PageRequest(cursor=cursor))
+
     async def test_leaves_come_in_pages(self, world: World) -> None:
         """B3: A leaf that gets a child between two pages is not listed. Each other leaf is listed once."""
         root = await world.threads.store_message(THREAD, user("?"))

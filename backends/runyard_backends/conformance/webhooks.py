@@ -16,7 +16,7 @@ from runyard.domain.webhooks import (
     WebhookDelivery,
     check_events,
 )
-from runyard.errors import TooManyWebhooksError, WebhookConflictError
+from runyard.errors import InvalidCursorError, TooManyWebhooksError, WebhookConflictError
 from runyard.models import RunOptions
 from runyard.ports.queries import PageRequest
 from runyard.ports.workers import Retention
@@ -264,6 +264,29 @@ class TestWebhooks:
                 break
             page = await world.backend.webhooks.deliveries(page=PageRequest(limit=2, cursor=page.next))
         assert seen == [f"r{n}" for n in reversed(range(5))]
+
+    async def test_a_row_that_the_cursor_names_may_leave_the_list(self, world: World) -> None:
+        """The next page begins after its place: in a list of deliveries by status, and in the list of webhooks."""
+        store = world.backend.webhooks
+        for n in range(4):
+            await world.turn(f"r{n}", options=OWN)
+        for n in range(4):
+            await subscribe(world, f"hook-{n}")
+        postings = {posting.delivery_id: posting for posting in await take(world)}
+        first = await store.deliveries(status="pending", page=PageRequest(limit=2))
+        await settle(world, postings[first.items[-1].delivery_id], "delivered", http_status=204)
+        second = await store.deliveries(status="pending", page=PageRequest(limit=2, cursor=first.next))
+        assert [d.run_id for page in (first, second) for d in page.items] == ["r3", "r2", "r1", "r0"] and second.next is None
+        hooks = await store.webhooks(PageRequest(limit=2))
+        assert await store.remove(hooks.items[-1].webhook_id)
+        rest = await store.webhooks(PageRequest(limit=2, cursor=hooks.next))
+        names = [hook.webhook_id for page in (hooks, rest) for hook in page.items]
+        assert names == [f"hook-{n}" for n in range(4)] and rest.next is None
+        for cursor in ("x", "e30="):
+            with pytest.raises(InvalidCursorError):
+                await store.deliveries(page=PageRequest(cursor=cursor))
+            with pytest.raises(InvalidCursorError):
+                await store.webhooks(PageRequest(cursor=cursor))
 
     async def test_age_of_the_oldest_delivery_is_reported(self, world: World) -> None:
         assert await world.backend.webhooks.oldest() is None

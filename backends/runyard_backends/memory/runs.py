@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from runyard.domain.list_entries import attempt_bytes, entry, request_bytes
+from runyard.domain.list_entries import entry
 from runyard.domain.states import RunStatus
 from runyard.domain.tool_cycles import aborted
 from runyard.domain.waits import Wait
@@ -30,7 +30,6 @@ from runyard.ports.refs import AttemptToken, RunRef
 from runyard.ports.results import Aborted, Accepted, Admitted, Changed, Claim, Ended, Ledger, Page, Responded, Signalled, Step
 from runyard.ports.scheduling import EVENTS_PER_READ, Effects
 
-from ..paging import page_of
 from . import (
     agents,
     chains,
@@ -49,7 +48,7 @@ from . import (
     tree,
     waits,
 )
-from .run_pages import page_of_runs
+from .run_pages import page_of_attempts, page_of_requests, page_of_runs
 from .state import Database, RunState, ThreadState, copy_run
 from .values import check_error, check_json, check_messages
 
@@ -360,17 +359,15 @@ class MemoryRunStore:
     async def attempts(self, thread_id: str, run_id: str, page: PageRequest = FIRST_PAGE) -> Page[AttemptInfo]:
         """Return the run's attempts, the oldest first."""
         made = self._seen(thread_id, run_id)[1].attempts
-        part = page_of(made, page, lambda a: str(a.fence), attempt_bytes, self.db.page_bytes)
-        return Page([attempt.model_copy(deep=True) for attempt in part.items], part.next)
+        return page_of_attempts(made, page, self.db.page_bytes)
 
     async def requests(
         self, *, thread_id: str | None = None, pending: bool = True, page: PageRequest = FIRST_PAGE
     ) -> Page[HitlRequest]:
         """Return HITL requests, the oldest first. ``pending``: True for unanswered requests only."""
         threads = {t.key: t for t in self.db.of(self.tenant) if thread_id in (None, t.id)}
-        found = [r for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
-        part = page_of(found, page, lambda r: r.request.request_id, lambda r: request_bytes(r.request), self.db.page_bytes)
-        return Page([r.request.model_copy(deep=True) for r in part.items], part.next)
+        found = [r.request for r in self.db.requests.values() if r.thread_key in threads and (r.pending or not pending)]
+        return page_of_requests(found, page, self.db.page_bytes)
 
     async def request(self, request_id: str) -> HitlRequest | None:
         """Return one HITL request, pending or not, or None if it does not exist."""

@@ -21,6 +21,7 @@ from runyard.models import new_id
 from runyard.ports.queries import FIRST_PAGE, PageRequest
 from runyard.ports.results import Page
 
+from .. import cursors
 from ..paging import page_of
 from .state import Database, Note
 
@@ -86,8 +87,10 @@ class MemoryWebhookStore:
         return known.webhook.model_copy() if known is not None else None
 
     async def webhooks(self, page: PageRequest = FIRST_PAGE) -> Page[Webhook]:
+        last = cursors.moment(page.cursor) if page.cursor is not None else (cursors.START[0], "")
         mine = [each.webhook for each in self.db.webhooks.values() if each.webhook.owner == self.tenant]
-        part = page_of(mine, page, lambda webhook: webhook.webhook_id, lambda _: 1024, self.db.page_bytes)
+        left = sorted((webhook for webhook in mine if _place(webhook) > last), key=_place)
+        part = page_of(left, page.limit, lambda each: cursors.of_moment(*_place(each)), lambda _: 1024, self.db.page_bytes)
         return Page([webhook.model_copy() for webhook in part.items], part.next)
 
     def _known(self, webhook_id: str) -> Subscription | None:
@@ -109,10 +112,11 @@ class MemoryWebhookStore:
     async def deliveries(
         self, *, status: DeliveryStatus | None = None, page: PageRequest = FIRST_PAGE
     ) -> Page[WebhookDelivery]:
-        mine = [each.delivery for each in reversed(self.db.deliveries) if each.owner == self.tenant]
-        found = [delivery for delivery in mine if status in (None, delivery.status)]
-        part = page_of(found, page, lambda delivery: delivery.delivery_id, lambda _: 1024, self.db.page_bytes)
-        return Page([delivery.model_copy() for delivery in part.items], part.next)
+        last = cursors.numbers(page.cursor, 1, below=2**63)[0] if page.cursor is not None else 2**63
+        mine = [each for each in reversed(self.db.deliveries) if each.owner == self.tenant and each.number < last]
+        left = [each for each in mine if status in (None, each.delivery.status)]
+        part = page_of(left, page.limit, lambda each: cursors.encode([each.number]), lambda _: 1024, self.db.page_bytes)
+        return Page([each.delivery.model_copy() for each in part.items], part.next)
 
     async def redeliver(self, delivery_id: str) -> bool:
         for each in self.db.deliveries:
@@ -233,6 +237,11 @@ class MemoryWebhookStore:
     async def oldest(self) -> float | None:
         waiting = [each.delivery.created_at for each in self.db.deliveries if each.delivery.next_at is not None]
         return (self.db.now() - min(waiting)).total_seconds() if waiting else None
+
+
+def _place(webhook: Webhook) -> tuple[datetime, str]:
+    assert webhook.created_at is not None
+    return webhook.created_at, webhook.webhook_id
 
 
 def add_delivery(db: Database, note: Note, url: str, webhook: Webhook | None = None) -> None:

@@ -6,6 +6,7 @@ Only agents of pydantic-ai have budgets. ``engine.py`` checks the budgets.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
@@ -114,14 +115,30 @@ def amounts(used: Usage) -> dict[str, float]:
     }
 
 
+@dataclass(slots=True)
+class _Limit:
+    """One limit of a budget. ``key``: the key of its questions, without the number of the question. ``granted``: how often
+    the limit was raised in this attempt."""
+
+    budget: Budget
+    name: str
+    amount: float
+    key: str
+    granted: int = 0
+
+    @property
+    def most(self) -> float:
+        """The limit after all grants."""
+        return self.amount * (1 + self.granted)
+
+
 class BudgetGuard:
     """Checks the budgets of one attempt. The guard counts how often each limit was raised."""
 
     def __init__(self, context: RunContext, budgets: Sequence[Budget]) -> None:
         self._context = context
-        self._budgets = budgets
+        self._limits = list(_limits_of(budgets))
         self._before: Usage | None = None
-        self._granted: dict[str, int] = {}
 
     async def check(self, used: Usage) -> None:
         """Check whether the run may make another model request. ``used``: the run's usage so far.
@@ -129,36 +146,44 @@ class BudgetGuard:
         If a budget is used up, apply ``on_exceeded``: ``ask`` suspends the run and asks a human, ``fail`` raises
         BudgetExceededError. An answer other than ``true`` also raises this error.
         """
-        for budget in self._budgets:
-            if budget.per == "thread":
+        for limit in self._limits:
+            if limit.budget.per == "thread":
                 if self._before is None:
                     self._before = await self._context.thread_usage()
                 spent = amounts(self._before + used)
             else:
                 spent = amounts(used)
-            for name, limit in budget.limits():
-                await self._check(budget, name, limit, spent[name])
+            await self._check(limit, spent[limit.name])
 
-    async def _check(self, budget: Budget, name: str, limit: float, spent: float) -> None:
-        what = f"{budget.per}:{name}"
-        while spent >= limit * (1 + self._granted.get(what, 0)):
-            granted = self._granted.get(what, 0)
-            if budget.on_exceeded == "fail" or not await self._ask(what, limit, granted, spent):
+    async def _check(self, limit: _Limit, spent: float) -> None:
+        budget, name = limit.budget, limit.name
+        while spent >= limit.most:
+            if budget.on_exceeded == "fail" or not await self._ask(limit, spent):
                 raise BudgetExceededError(
-                    f"the {budget.per} has reached a budget: {name} is {spent:g}, the limit is {limit * (1 + granted):g}",
+                    f"the {budget.per} has reached a budget: {name} is {spent:g}, the limit is {limit.most:g}",
                     budget=name,
                     per=budget.per,
-                    limit=limit * (1 + granted),
+                    limit=limit.most,
                     used=spent,
                 )
-            self._granted[what] = granted + 1
+            limit.granted += 1
 
-    async def _ask(self, what: str, limit: float, granted: int, spent: float) -> bool:
-        per, name = what.split(":")
-        most = limit * (1 + granted)
-        question = f"The {per} has reached a budget: {name} is {spent:g}, the limit is {most:g}. Raise the limit by {limit:g}?"
+    async def _ask(self, limit: _Limit, spent: float) -> bool:
+        per, name, most, amount = limit.budget.per, limit.name, limit.most, limit.amount
+        question = f"The {per} has reached a budget: {name} is {spent:g}, the limit is {most:g}. Raise the limit by {amount:g}?"
         payload: JsonObject = {
             "question": question,
             "budget": {"per": per, "name": name, "limit": most, "used": spent},
         }
-        return await self._context.ask(payload, GO_ON, key=f"budget:{what}:{granted}") is True
+        return await self._context.ask(payload, GO_ON, key=f"{limit.key}:{limit.granted}") is True
+
+
+def _limits_of(budgets: Sequence[Budget]) -> Iterator[_Limit]:
+    """Yield the limits of all budgets. If several budgets have a limit of one name, the keys of the later limits have a
+    number."""
+    seen: Counter[str] = Counter()
+    for budget in budgets:
+        for name, amount in budget.limits():
+            what = f"{budget.per}:{name}"
+            seen[what] += 1
+            yield _Limit(budget, name, amount, f"budget:{what}" if seen[what] == 1 else f"budget:{what}:no-{seen[what]}")

@@ -55,9 +55,9 @@ class TimelineEntry(StrictModel):
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
     - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting``, ``ended``,
-      ``cancelled`` if a cancel of the run ended the wait, ``timeout`` for a signal that did not come in time, or the status of
-      the child. ``input``: the time at which the wait ends at the latest. For a signal, ``name`` is its name and ``output`` its
-      value. For a child, ``id`` is its run and ``name`` its thread.
+      ``cancelled`` if a cancel of the run ended the wait before it was due, ``timeout`` for a signal that did not come in
+      time, or the status of the child. ``input``: the time at which the wait ends at the latest. For a signal, ``name`` is its
+      name and ``output`` its value. For a child, ``id`` is its run and ``name`` its thread.
     - ``message``: any other message of the run. ``name`` is its role, ``output`` its text.
     """
 
@@ -241,9 +241,10 @@ def of_wait(wait: Wait, at: datetime, run: Run, *, child: str | None, omitted: i
     ``omitted``: the number of bytes of a signal's value that was not read.
     """
     taken = wait.signal_id is not None
+    due = wait.due_at is not None and wait.ended_at is not None and wait.due_at <= wait.ended_at
     if taken or wait.ended_at is None:
         status = "ended" if taken else "waiting"
-    elif run.status is RunStatus.CANCELLED and wait.ended_at == run.finished_at:
+    elif run.status is RunStatus.CANCELLED and wait.ended_at == run.finished_at and not due:
         status = "cancelled"
     else:
         status = "timeout" if wait.kind == "signal" else "ended"

@@ -124,9 +124,10 @@ class ThreadCursor:
         """Return the value to add to ``open`` for a run with unseen events. The run is missing in ``open``.
 
         If no run was missing, the reader has seen all events of ``run`` up to ``top``. The run is then new, or it ended and was
-        redriven.
+        redriven. A redriven run can end before another attempt begins. Its end then has a higher fence than its last attempt.
         """
-        redriven = run.fence is not None and (run.fence > self.top or run.status is RunStatus.QUEUED)
+        end = position(run.event_id) or START
+        redriven = run.fence is not None and (max(run.fence, end[0]) > self.top or run.status is RunStatus.QUEUED)
         return f"{self.top}-0" if redriven and self.since is None and self.top >= 0 else ""
 
     def left_behind(self, run: Run) -> bool:

@@ -35,20 +35,22 @@ def settle() -> None:
 
 
 class Pause:
-    """A pause of the collector. ``active``: whether the collector is paused."""
+    """A pause of the collector. ``active``: whether the collector is paused. If another task turns the collector off during
+    :meth:`turn`, the pause ends, and the collector stays off."""
 
     def __init__(self, active: bool) -> None:
-        self._active = active
+        self.active = active
 
     async def turn(self, since: float) -> float:
         """Let the event loop run as :func:`~.turns.turn` does, with the collector in its usual state."""
-        if not self._active or not is_due(since):
+        if not self.active or not is_due(since):
             return await turn(since)
         _grow_old(0)
         gc.enable()
         try:
             return await turn(since)
         finally:
+            self.active = gc.isenabled()
             gc.disable()
 
 
@@ -63,11 +65,13 @@ def held_back(values: int, *, made: int | None = None) -> Iterator[Pause]:
         yield Pause(False)
         return
     gc.disable()
+    pause = Pause(True)
     try:
-        yield Pause(True)
+        yield pause
     finally:
-        _grow_old(values if made is None else made)
-        gc.enable()
+        if pause.active:
+            _grow_old(values if made is None else made)
+            gc.enable()
 
 
 def _grow_old(values: int) -> None:

@@ -114,6 +114,28 @@ async def test_a_human_may_grant_the_same_amount_again(lab: Lab) -> None:
     assert (ended.status, ended.error.code) == (RunStatus.FAILED, "budget_exceeded")
 
 
+@pytest.mark.parametrize("other", [{}, {"on_exceeded": "ask"}])
+async def test_a_grant_raises_the_limit_of_one_budget(lab: Lab, other: Any) -> None:
+    """P2: Another budget may have a limit of the same name. Its limit stays, also in a later attempt."""
+    script, _ = spender(8, steps=9)
+    agent: Agent[Any, Any] = Agent(script.model)
+    agent.tool_plain(lambda: "spent", name="spend")
+    served = serve(agent, budget=[Budget(steps=2, on_exceeded="ask"), Budget(steps=3, **other)])
+    assert status(await lab.attempt(served)) is RunStatus.SUSPENDED
+    await lab.respond(True)
+    ended = await lab.attempt(served)
+    assert len(script.requests) == 3 and ended is not None
+    if other:
+        [request] = await lab.pending()
+        assert request.payload["budget"] == {"per": "run", "name": "steps", "limit": 3, "used": 3}
+        await lab.respond(True)
+        assert status(await lab.attempt(served)) is RunStatus.SUSPENDED
+        [request] = await lab.pending()
+        assert request.payload["budget"] == {"per": "run", "name": "steps", "limit": 4, "used": 4}
+    else:
+        assert ended.error is not None and ended.error.details["limit"] == 3
+
+
 @pytest.mark.parametrize(
     "fields",
     [

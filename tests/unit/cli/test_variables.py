@@ -57,6 +57,7 @@ def test_a_known_variable_is_not_named(monkeypatch: pytest.MonkeyPatch, folder: 
             monkeypatch.setenv(settings.variable(name).lower(), VALUE)
     for name in variables.OTHER:
         monkeypatch.setenv(name, VALUE)
+    (folder / ".env").write_text("".join(f"{name}={VALUE}\n" for name in os.environ if name.startswith("RUNYARD_")))
     of_service = ("SERVICE_HOST", "SERVICE_PORT", "PORT", "PORT_80_TCP_ADDR")
     for name in ("TEST_RUNS", "GROWTH_PARKED", "BENCH_BOARD", *(f"PG_{part}" for part in of_service)):
         monkeypatch.setenv(f"RUNYARD_{name}", VALUE)
@@ -64,6 +65,29 @@ def test_a_known_variable_is_not_named(monkeypatch: pytest.MonkeyPatch, folder: 
     assert list(variables.unknown()) == []
     monkeypatch.setenv("RUNYARD_PGS", VALUE)
     assert len(list(variables.unknown())) == 1
+
+
+@pytest.mark.parametrize("name", ["RUNYARD_APP", "RUNYARD_API_KEY", "RUNYARD_NAMESPACE", "RUNYARD_MODEL"])
+def test_the_case_of_a_variable_without_a_setting_matters(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """Only the names of settings are not case-sensitive."""
+    sentence = f"the variable {name.lower()} is unknown and has no effect; did you mean {name}?"
+    monkeypatch.setenv(name.lower(), VALUE)
+    assert list(variables.unknown()) == [sentence]
+    monkeypatch.delenv(name.lower())
+    (folder / ".env").write_text(f"{name.lower()}={VALUE}\n")
+    assert list(variables.unknown()) == [sentence]
+
+
+@pytest.mark.parametrize("name", sorted(variables.OTHER.keys() - {"OTEL_…"}))
+def test_a_variable_that_is_not_read_from_the_file_is_named(name: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    """It has its effect if the environment sets it, too: some programs copy the file into the environment."""
+    (folder / ".env").write_text(f"{name}={VALUE}\n")
+    told = (
+        [] if name in variables.IN_FILE else [f"runyard does not read the variable {name} from .env; set it in the environment"]
+    )
+    assert list(variables.unknown()) == told
+    monkeypatch.setenv(name, VALUE)
+    assert list(variables.unknown()) == []
 
 
 def test_an_unreadable_file_names_no_variable(folder: Path) -> None:

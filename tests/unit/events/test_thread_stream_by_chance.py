@@ -13,6 +13,7 @@ import pytest
 from runyard.domain.runs import ErrorInfo
 from runyard.errors import BackendUnavailableError
 from runyard.events import thread_stream, unread
+from runyard.events.thread_cursor import FINAL_ENDS
 from runyard.events.thread_stream import follow_thread, thread_cursor
 from runyard.models import Event, HitlRequest
 from runyard.ports.commands import Write
@@ -31,7 +32,7 @@ async def delay(rng: Random) -> None:
 
 
 class Lives(Stage):
-    """Runs that suspend, fail, crash and complete at random. ``sent``: the ids of their events."""
+    """Runs that suspend, fail, crash, complete, and are redriven and cancelled at random. ``sent``: the ids of their events."""
 
     def __init__(self, backend: MemoryBackend, rng: Random) -> None:
         super().__init__(backend)
@@ -62,7 +63,13 @@ class Lives(Stage):
                 case "fail":
                     await runs.fail(write, ErrorInfo(code="x", message="x"))
                     await self.say(attempt, last, "run.failed")
+                    if rng.random() < 0.5:  # the reader may see the failure, and other runs may end, before the redrive
+                        for _ in range(20):
+                            await delay(rng)
                     await self.client.redrive("t", run_id)
+                    if rng.random() < 0.2:
+                        await self.client.cancel("t", run_id)
+                        return
                 case "crash":
                     await runs.release(attempt)
                 case _:
@@ -112,7 +119,7 @@ async def test_each_event_comes_once(seed: int, leaves: float, faults: float, mo
     seen: list[Event] = []
     lives = asyncio.create_task(stage.all(count))
     async with asyncio.timeout(BOUND):
-        while sum(event.type == "run.completed" for event in seen) < count:
+        while sum(event.type in FINAL_ENDS for event in seen) < count:
             try:
                 async with aclosing(follow_thread(stage.backend, "t", cursor)) as stream:
                     async for cursor, event in stream:  # noqa: B007 - the cursor is for the next reader
@@ -120,7 +127,7 @@ async def test_each_event_comes_once(seed: int, leaves: float, faults: float, mo
                         await delay(rng)
                         if lives.done():
                             lives.result()
-                        if event.type == "run.completed" or rng.random() < leaves:
+                        if event.type in FINAL_ENDS or rng.random() < leaves:
                             break
             except BackendUnavailableError:
                 assert faults

@@ -279,3 +279,28 @@ async def test_run_that_suspends_while_a_reader_begins_is_in_its_cursor(
     monkeypatch.setattr(stage.backend.runs, "runs", runs)
     place = ThreadCursor.parse(await thread_cursor(stage.backend, "t"))
     assert place is not None and "r" in place.open
+
+
+@pytest.mark.parametrize("again", ["cancelled", "redriven twice"])
+@pytest.mark.parametrize("leaves", ["at the failure", "later"])
+async def test_run_that_is_redriven_while_its_reader_is_away_does_not_begin_again(
+    stage: Redrives, leaves: str, again: str
+) -> None:
+    """E1: also if the run ends before another attempt begins, or fails once more and is redriven."""
+    await stage.client.create_thread("t")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t")) as stream:
+        following = asyncio.create_task(events(stream, is_a("run.failed")))
+        await others()
+        await stage.fail(await stage.begin("r"), 2)
+        [*_, (cursor, _)] = await following
+        if leaves == "later":
+            await stage.completed(await stage.begin("o", parallel=True))
+            [*_, (cursor, _)] = await events(stream, is_a("run.completed", "o"))
+    if again == "redriven twice":
+        await stage.fail(await stage.redrive("r"), 2)
+    await stage.client.redrive("t", "r")
+    await stage.client.cancel("t", "r")
+    async with asyncio.timeout(BOUND), aclosing(follow_thread(stage.backend, "t", cursor)) as stream:
+        seen = await events(stream, is_a("run.cancelled"))
+    once = ["run.queued", "run.started", "run.failed"] if again == "redriven twice" else []
+    assert of(seen) == [*once, "run.queued", "run.cancelled"]

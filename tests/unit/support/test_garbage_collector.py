@@ -77,3 +77,29 @@ async def test_other_tasks_run_with_the_collector_on(monkeypatch: pytest.MonkeyP
         raise ZeroDivisionError
     await task
     assert gc.isenabled() and seen == [True] * 3
+
+
+async def test_a_collector_that_a_host_turns_off_meanwhile_stays_off() -> None:
+    """A host's task may turn the collector off while the event loop runs. It stays off, also after later turns."""
+    try:
+        with held_back(MIN_VALUES) as pause:
+            asyncio.get_running_loop().call_soon(gc.disable)
+            for _ in range(2):
+                await pause.turn(0.0)
+                assert not gc.isenabled()
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+
+
+async def test_a_collector_that_a_host_turned_on_again_is_not_paused() -> None:
+    """After a host has turned the collector off, only the host turns it on, and it stays on."""
+    try:
+        with held_back(MIN_VALUES) as pause:
+            for change in (gc.disable, gc.enable):
+                asyncio.get_running_loop().call_soon(change)
+                await pause.turn(0.0)
+            assert gc.isenabled()
+        assert gc.isenabled()
+    finally:
+        gc.enable()
