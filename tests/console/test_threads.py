@@ -91,7 +91,7 @@ async def test_a_retry_is_no_takeover(site: Site) -> None:
     await expect(transcript.get_by_text(re.compile("Retried after .*: the first attempt failed"))).to_be_visible()
     await expect(transcript.get_by_text("Taken over")).to_have_count(0)
     history = page.locator(".history li")
-    for words in ("attempt 1 started", "failed, for another attempt", "attempt 2 started", "completed"):
+    for words in ("attempt 1 started", "failed, to be retried", "attempt 2 started", "completed"):
         await expect(history.filter(has_text=words)).to_have_count(1)
 
 
