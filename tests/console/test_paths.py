@@ -106,7 +106,7 @@ async def test_another_choice_ends_the_search_for_the_end_of_a_path(site: Site) 
     await page.get_by_role("button", name="Show its end").click()
     lost = page.get_by_label("Transcript").get_by_role("alert")
     await expect(lost).to_contain_text("The end of the path could not be read")
-    await expect(page.get_by_text("far from here")).to_have_count(0)
+    await expect(page.get_by_text("too far away")).to_have_count(0)
     await page.unroute(pattern)
     asked, chosen = asyncio.Event(), asyncio.Event()
     read: list[str] = []
