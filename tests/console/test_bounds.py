@@ -39,7 +39,7 @@ async def says(page: Page, *texts: str) -> None:
 async def test_the_page_of_a_thread_leads_to_runs_that_it_does_not_know(site: Site) -> None:
     await site.client.enqueue_many([Prompt("t", f"say {n}", f"r{n}", queue="idle") for n in range(RUNS)])
     page = await site.person("threads/t")
-    await says(page, "The page knows the newest 100 runs of the thread.")
+    await says(page, "The page has read only the newest 100 runs of the thread.")
     await page.get_by_role("link", name="All runs").click()
     await expect(page).to_have_url(re.compile("/runs\\?thread=t$"))
     await expect(page.get_by_role("list", name="Runs")).to_be_visible()

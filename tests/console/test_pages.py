@@ -96,7 +96,7 @@ async def test_a_search_says_that_it_stopped(site: Site, monkeypatch: pytest.Mon
     await expect(further).to_have_count(0)
     assert len(asked) == 2
     await site.open(page, "threads?text=nowhere")
-    await expect(page.get_by_text("No thread fits the filter")).to_be_visible()
+    await expect(page.get_by_text("No thread matches the filter")).to_be_visible()
 
 
 async def test_a_bulk_action_says_that_its_search_stopped(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,9 +214,9 @@ async def test_a_step_in_doubt_is_decided(site: Site) -> None:
         await site.client.backend.checkpointer.save_pending_request(thread, request)
     page = await site.person("inbox")
     await expect(page.get_by_label("idempotency_key")).to_have_text("t1")
-    await page.get_by_role("button", name="Do it again").click()
+    await page.get_by_role("button", name="Repeat the step").click()
     await expect(page.get_by_label("idempotency_key")).to_have_text("t2")
-    await page.get_by_role("button", name="It was done…").click()
+    await page.get_by_role("button", name="The step was done…").click()
     await page.get_by_label("Result of the step").fill('{"receipt": 7}')
     await page.get_by_role("button", name="Record this result").click()
     await expect(page.get_by_text("No request waits for an answer")).to_be_visible()

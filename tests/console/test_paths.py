@@ -62,7 +62,7 @@ async def test_a_link_leads_to_the_branch_that_has_its_message(site: Site) -> No
     await site.open(page, f"threads/t?leaf={red[9].id}")
     await expect(articles.last).to_contain_text("red 9.")
     await page.get_by_role("button", name="Show its end").click()
-    await expect(page.get_by_text("The path goes on")).to_have_count(0)
+    await expect(page.get_by_text("The path continues")).to_have_count(0)
     await ends_with(page, "red 149.")
     assert leaf_of(page) == red[-1].id
 
@@ -106,7 +106,7 @@ async def test_another_choice_ends_the_search_for_the_end_of_a_path(site: Site) 
     await page.get_by_role("button", name="Show its end").click()
     lost = page.get_by_label("Transcript").get_by_role("alert")
     await expect(lost).to_contain_text("The end of the path could not be read")
-    await expect(page.get_by_text("far from here")).to_have_count(0)
+    await expect(page.get_by_text("too far away")).to_have_count(0)
     await page.unroute(pattern)
     asked, chosen = asyncio.Event(), asyncio.Event()
     read: list[str] = []
@@ -143,7 +143,7 @@ async def test_a_link_that_could_not_be_followed_is_followed_when_somebody_asks(
     await page.route(pattern, lambda route: route.abort())
     await site.open(page, f"threads/t?message={red[2].id}")
     transcript = page.get_by_label("Transcript")
-    await expect(transcript.get_by_role("alert")).to_contain_text("What the link names could not be read")
+    await expect(transcript.get_by_role("alert")).to_contain_text("The target of the link could not be read")
     await page.unroute(pattern)
     await transcript.get_by_role("button", name="Try again").click()
     await expect(page.locator(f"#m-{red[2].id}.selected")).to_be_in_viewport()

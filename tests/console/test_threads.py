@@ -91,7 +91,7 @@ async def test_a_retry_is_no_takeover(site: Site) -> None:
     await expect(transcript.get_by_text(re.compile("Retried after .*: the first attempt failed"))).to_be_visible()
     await expect(transcript.get_by_text("Taken over")).to_have_count(0)
     history = page.locator(".history li")
-    for words in ("attempt 1 started", "failed, for another attempt", "attempt 2 started", "completed"):
+    for words in ("attempt 1 started", "failed, to be retried", "attempt 2 started", "completed"):
         await expect(history.filter(has_text=words)).to_have_count(1)
 
 
@@ -239,7 +239,7 @@ async def test_a_link_that_names_only_an_event_leads_to_its_run(site: Site) -> N
         await expect(page).to_have_url(re.compile(f"run={run}"))
         await expect(page.locator(".event-row.current")).to_contain_text(kind)
     await site.open(page, "threads/t?event=999999999-1")
-    await expect(page.get_by_role("status").filter(has_text="999999999-1")).to_contain_text("without its run")
+    await expect(page.get_by_role("status").filter(has_text="999999999-1")).to_contain_text("but not its run")
 
 
 async def test_a_lost_answer_does_not_say_that_no_run_has_an_event(site: Site) -> None:
@@ -251,7 +251,7 @@ async def test_a_lost_answer_does_not_say_that_no_run_has_an_event(site: Site) -
     await site.open(page, f"threads/t?event={first.fence}-1")
     transcript = page.get_by_label("Transcript")
     await expect(transcript.get_by_role("alert")).to_contain_text("The run of the event could not be read")
-    await expect(page.get_by_text("without its run")).to_have_count(0)
+    await expect(page.get_by_text("but not its run")).to_have_count(0)
     await page.unroute(pattern)
     await transcript.get_by_role("button", name="Try again").click()
     await expect(page).to_have_url(re.compile("run=r"))

@@ -115,7 +115,7 @@ const MOST_ITEMS = 1000;
 export async function get<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
   const reply = await send("GET", path, signal === undefined ? { query } : { query, signal });
   const found: unknown = await bodyOf(reply);
-  if (typeof found !== "object" || found === null) throw new ApiError(reply.status, "answer", "the server's answer is not that of the API");
+  if (typeof found !== "object" || found === null) throw new ApiError(reply.status, "answer", "the server sent an answer that is not from the API");
   if ("items" in found && Array.isArray(found.items) && found.items.splice(MOST_ITEMS).length > 0) Object.assign(found, { cut: true });
   return found as T;
 }

@@ -16,17 +16,17 @@ const WORDS = {
   cancel: {
     does: "Cancel",
     did: "Cancelled",
-    effect: "They stop within about a second and store nothing more.",
-    none: "None of them can be cancelled: all have ended",
+    effect: "The runs stop within about a second. They store nothing more.",
+    none: "There is no run to cancel: all these runs have ended",
   },
   redrive: {
     does: "Redrive",
     did: "Redriven",
-    effect: "They are queued again, and continue after their stored messages.",
-    none: "None of them can be redriven: none has failed or died",
+    effect: "The runs are queued again. They continue after their stored messages.",
+    none: "There is no run to redrive: only failed and dead runs can be redriven",
   },
 };
-const STOPPED = "None found so far: the search stopped before the oldest runs. Repeat it for those.";
+const STOPPED = "No run found so far. The search stopped before the oldest runs. Repeat the search for these runs.";
 const MOST = 2000;
 const AT_ONCE = 8;
 const MOST_NAMED = 5;
@@ -68,7 +68,7 @@ export function Bulk({ chosen, path, query, within, filters, clear, done }: Bulk
           <p>
             {effect}
             {others > 0 && ` ${count(others, "other run")} stay${others === 1 ? "s" : ""} as ${others === 1 ? "it is" : "they are"}.`}
-            {found && found.left.length > 0 && " The search stopped before the oldest runs: repeat it for those."}
+            {found && found.left.length > 0 && " The search stopped before the oldest runs. Repeat the action for these runs."}
           </p>
         </>
       ),
@@ -128,7 +128,7 @@ export function Bulk({ chosen, path, query, within, filters, clear, done }: Bulk
         </>
       ) : (
         <>
-          <span class="dim">{filters.length > 0 ? "All that fit the filter:" : "All runs:"}</span>
+          <span class="dim">{filters.length > 0 ? "All runs that match the filter:" : "All runs:"}</span>
           <Button kind="quiet" icon="again" onClick={() => all("redrive")}>
             Redrive all…
           </Button>

@@ -36,7 +36,7 @@ export function Login() {
           Log in
         </Button>
         <p class="dim">
-          <code>runyard keys create NAME</code> makes a key. It stays in this tab and is sent to this server only.
+          <code>runyard keys create NAME</code> creates a key. The browser keeps the key in this tab. It sends the key only to this server.
         </p>
       </form>
     </main>

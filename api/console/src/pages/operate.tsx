@@ -78,7 +78,7 @@ function Queues() {
           <tr key={each.queue}>
             <td>
               <a href={href(["runs"], { queue: each.queue })}>{each.queue}</a> {each.paused_at && <span class="chip warn">paused <Age at={each.paused_at} /></span>}
-              {!each.known && <span class="chip warn" title="a prompt names this queue, but no agent and no worker has it">unknown</span>}
+              {!each.known && <span class="chip warn" title="a run names this queue, but no agent and no worker has this queue">unknown</span>}
             </td>
             <td class="num">{each.queued}</td>
             <td class={`num${each.waiting > 0 && (each.oldest ?? 0) > 60 ? " warn-text" : ""}`}>{each.oldest === null ? "–" : seconds(each.oldest)}</td>
@@ -122,7 +122,7 @@ function Workers() {
   const drain = (worker: Worker): void =>
     ask({
       title: `Drain ${worker.worker_id}?`,
-      body: <p>It claims no more runs, finishes those that it has, and ends.</p>,
+      body: <p>The worker claims no more runs. It ends when its current runs have ended.</p>,
       confirm: "Drain",
       act: async () => {
         await post(at.worker(worker.worker_id, "drain"));
@@ -156,14 +156,14 @@ function Workers() {
               <code>{each.worker_id}</code>
               {each.blocked && (
                 <Fold title={each.dead_at
-                    ? <span class="dim">main loop was blocked at {each.blocked.place} when it was declared dead</span>
+                    ? <span class="dim">main loop was blocked at {each.blocked.place} when the worker was declared dead</span>
                     : <span class="bad-text">main loop blocked for {seconds(each.blocked.seconds)} at {each.blocked.place}</span>}>
                   <Code value={each.blocked.stack} label="Stack" />
                 </Fold>
               )}
               {each.redis_outage && (each.dead_at
-                ? <p class="dim">did not reach Redis when it was declared dead: {each.redis_outage.reason}</p>
-                : <p class="warn-text">no Redis since <Age at={each.redis_outage.since} />: {each.redis_outage.reason}</p>)}
+                ? <p class="dim">Redis was not reached when the worker was declared dead: {each.redis_outage.reason}</p>
+                : <p class="warn-text">Redis has not been reached for <Age at={each.redis_outage.since} />: {each.redis_outage.reason}</p>)}
             </td>
             <td>
               <Status status={stateOf(each)} />
@@ -260,7 +260,7 @@ function Webhooks() {
   const add = (): void =>
     ask({
       title: "Send events to a URL",
-      body: <p>Runs that end or are suspended are sent. The receiver verifies the signature with the webhook's secret.</p>,
+      body: <p>An event is sent when a run ends or is suspended. The receiver verifies the signature with the webhook's secret.</p>,
       confirm: "Add",
       input: { label: "URL", value: "https://" },
       act: async (url, { key }) => {
@@ -272,7 +272,7 @@ function Webhooks() {
   const drop = (webhook: Webhook): void =>
     ask({
       title: "Remove this webhook?",
-      body: <p>{webhook.url}. Its deliveries that are not sent yet are dropped.</p>,
+      body: <p>Deliveries to {webhook.url} that have not been sent are dropped.</p>,
       confirm: "Remove",
       danger: true,
       act: async () => {
@@ -288,7 +288,7 @@ function Webhooks() {
       </div>
       <Bound shown={list.value?.items.length ?? 0} one="webhook" more={list.value !== null && list.value.next !== null} />
       {list.value?.items.length === 0 ? (
-        <p class="dim pad">None. A run can also name a URL of its own.</p>
+        <p class="dim pad">No subscriptions. A run can also name its own webhook URL.</p>
       ) : (
         <table>
           <tbody>
@@ -315,7 +315,7 @@ function Webhooks() {
         </select>
       </div>
       {deliveries.error !== null && <Problem error={deliveries.error} />}
-      {deliveries.items.length === 0 && !deliveries.loading && <p class="dim pad">None.</p>}
+      {deliveries.items.length === 0 && !deliveries.loading && <p class="dim pad">No deliveries.</p>}
       {deliveries.items.length > 0 && (
         <table>
           <tbody>
@@ -357,7 +357,7 @@ function showSecret(url: string, secret: string): void {
     title: "Secret of the webhook",
     body: (
       <>
-        <p>With it, {url} verifies the signature of each delivery. The console does not show it again.</p>
+        <p>The receiver at {url} verifies the signature of each delivery with this secret. The console shows the secret only once.</p>
         <Code value={secret} label="Secret" />
       </>
     ),

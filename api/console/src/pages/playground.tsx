@@ -140,7 +140,7 @@ function Diff({ sides: [one, two] }: { sides: [Path, Path] }) {
           </a>
         ))}
       </div>
-      {common === null && <p class="mark">{found.value.truncated ? `The last ${COMPARED} messages have none in common` : "They have no message in common"}</p>}
+      {common === null && <p class="mark">{found.value.truncated ? `The last ${COMPARED} messages of the two sides have no message in common` : "The two sides have no message in common"}</p>}
       {lines.length === 0 && <Empty title="No differences" />}
       {lines.map(([left, right], n) => (
         <DiffLine key={n} left={left} right={right} />

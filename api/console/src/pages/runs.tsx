@@ -116,12 +116,12 @@ export function Runs() {
       ) : (
         !list.loading &&
         list.error === null && (
-          <Empty title={!list.ended ? "None found so far" : filtered ? "No run fits the filter" : "No runs yet"}>
-            {filtered ? null : "A prompt makes a run: in the playground, with runyard prompt, or through the API."}
+          <Empty title={!list.ended ? "None found so far" : filtered ? "No run matches the filter" : "No runs yet"}>
+            {filtered ? null : "A prompt starts a run. Send one in the playground, with runyard prompt, or through the API."}
           </Empty>
         )
       )}
-      {searches && !list.loading && !list.ended && <SearchEnd what="The search stopped here: older runs were not examined." more={list.more} />}
+      {searches && !list.loading && !list.ended && <SearchEnd what="The search stopped here. It did not examine older runs." more={list.more} />}
     </section>
   );
 }

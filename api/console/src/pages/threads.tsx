@@ -78,13 +78,13 @@ export function Threads() {
       ) : (
         !list.loading &&
         list.error === null && (
-          <Empty title={text !== "" && !list.ended ? "None found so far" : text || agent || tag ? "No thread fits the filter" : "No threads yet"}>
-            {text ? "Enter opens the thread with this id." : <>A prompt makes its thread: in the playground, with <code>runyard prompt</code>, or through the API.</>}
+          <Empty title={text !== "" && !list.ended ? "None found so far" : text || agent || tag ? "No thread matches the filter" : "No threads yet"}>
+            {text ? "Enter opens the thread with this id." : <>The first prompt creates a thread. Send one in the playground, with <code>runyard prompt</code>, or through the API.</>}
           </Empty>
         )
       )}
       {text !== "" && !list.loading && !list.ended && (
-        <SearchEnd what={`The filter looked at the newest ${count(list.items.length, "thread")}.`} more={list.more} />
+        <SearchEnd what={`The filter examined the newest ${count(list.items.length, "thread")}.`} more={list.more} />
       )}
     </section>
   );

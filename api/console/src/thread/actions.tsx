@@ -19,7 +19,7 @@ export function askFork(model: ThreadModel, message: string | undefined = select
   if (message === undefined) return;
   ask({
     title: "Fork here",
-    body: <p>The new thread shows the messages up to this one. No message is copied, and this thread stays as it is.</p>,
+    body: <p>The new thread shows the messages up to this one. No message is copied. This thread does not change.</p>,
     confirm: "Fork",
     input: { label: "First prompt of the fork (optional)", value: "", multiline: true, optional: true },
     act: async (text, { key, signal }) => {
@@ -37,7 +37,7 @@ export function askRegenerate(model: ThreadModel, message: string | undefined = 
   if (message === undefined) return;
   ask({
     title: "Answer again?",
-    body: <p>A run answers on a new branch. The answer that is there stays.</p>,
+    body: <p>A run answers on a new branch. The existing answer stays.</p>,
     confirm: "Answer again",
     late: true,
     act: async (_, { key, signal }) => {
@@ -56,7 +56,7 @@ export function askEdit(model: ThreadModel, message: Message): void {
     body: (
       <p>
         The edited message begins a new branch beside this one.
-        {others > 0 && ` It keeps ${count(others, "part")} beside the text.`}
+        {others > 0 && ` It also keeps ${count(others, "part")} that ${others === 1 ? "is" : "are"} not text.`}
       </p>
     ),
     confirm: "Send",

@@ -32,11 +32,11 @@ const LANES: Record<string, string> = {
 const LAST = "HITL requests";
 /** What a lane has, for those who do not know the word. */
 export const MEANINGS: Record<string, string> = {
-  attempts: "the executions of the run by workers, and what it waited for before and between them",
+  attempts: "the executions of the run by workers, and the waiting times before and between them",
   "model requests": "the requests of the agent to a model",
   tools: "the tools that the model called",
-  steps: "the functions of the agent whose results are recorded, so that a later attempt does not call them again",
-  [LAST]: "the questions to a human, from the question to the answer",
+  steps: "the functions of the agent with recorded results; a later attempt does not call these functions again",
+  [LAST]: "the questions to a human; each bar ends with the answer",
   children: "the runs that this run started",
   sleeps: "the times for which the run waits",
   signals: "the signals for which the run waits",

@@ -61,12 +61,12 @@ export function Composer({ agent: fixed, onSent }: { agent?: string; onSent?: ()
       />
       <div class="composer-foot">
         {fixed === undefined && <AgentSelect value={agent} none={model.thread.value?.agent ?? "default agent"} onChange={setAgent} />}
-        <label class="checked" title="The run does not wait for other runs of the thread. It writes to a branch of its own.">
+        <label class="checked" title="The run does not wait for other runs of the thread. It writes to a separate branch.">
           <input type="checkbox" checked={beside} onChange={(e) => setBeside(e.currentTarget.checked)} />
           <span>parallel</span>
         </label>
         <span class="spacer" />
-        <span class="dim hint">Enter sends. Shift+Enter begins a line.</span>
+        <span class="dim hint">Enter sends. Shift+Enter begins a new line.</span>
         <Button kind="primary" type="submit" icon="send" disabled={text.trim() === "" || once.busy}>
           Send
         </Button>

@@ -195,7 +195,7 @@ function MoreRequests() {
 
 /** What happened to a run, in order. */
 function historyOf(run: Run, attempts: Attempt[]): [string, string][] {
-  const ends: Record<string, string> = { lost: "the worker died", retried: "failed, for another attempt", released: "released by the worker" };
+  const ends: Record<string, string> = { lost: "the worker died", retried: "failed, to be retried", released: "released by the worker" };
   const found: [string, string | null][] = [["accepted", run.accepted_at], ["due", run.run_at], ["admitted", run.admitted_at]];
   attempts.forEach((each, n) => {
     found.push([`attempt ${n + 1} started`, each.started_at]);

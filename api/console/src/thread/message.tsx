@@ -18,7 +18,7 @@ export function Markdown({ text }: { text: string }) {
   if (html === null) {
     return (
       <>
-        <p class="dim">Shown as it is, without Markdown</p>
+        <p class="dim">Shown as plain text, without Markdown</p>
         <LongText class="plain-text" text={text} />
       </>
     );

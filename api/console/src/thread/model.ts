@@ -179,7 +179,7 @@ export class ThreadModel extends ThreadRuns {
     if (over.aborted || this.error.value !== null) return;
     const shown = this.messages.value;
     if (message === null ? run === null || shown.some((each) => each.run_id === run) : shown.some((each) => each.id === message)) return;
-    await this.lead(over, "What the link names", () => this.visit(target), async () => {
+    await this.lead(over, "The target of the link", () => this.visit(target), async () => {
       if (lacks()) throw this.failure.value;
       if (!this.family.branches.value.has(this.id)) await this.family.readLeaves(this.id);
       const end = message ?? (await lastMessage(this.id, run as string, over));
@@ -199,7 +199,7 @@ export class ThreadModel extends ThreadRuns {
     this.seek();
     const over = this.search.signal;
     await this.lead(over, "The end of the path", () => this.showEnd(), async () => {
-      if (!(await this.reveal(leaf, MOST_SEARCHED_FOR_END, over))) note("The end of this path is far from here. The tree has all branches.", true);
+      if (!(await this.reveal(leaf, MOST_SEARCHED_FOR_END, over))) note("The end of this path is too far away. Choose a branch in the tree.", true);
     });
   }
 

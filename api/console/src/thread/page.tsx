@@ -134,7 +134,7 @@ async function leadToEvent(model: ThreadModel): Promise<void> {
     const run = await runOfEvent(event, [...model.runs.value.values()], over.signal);
     if (over.signal.aborted) return;
     if (run !== null) setQuery({ run, message: null, request: null });
-    else note(`The link names the event ${brief(event, 40)} without its run, and none of the newest ${RUNS} runs has this event.`, true);
+    else note(`The link names the event ${brief(event, 40)}, but not its run. None of the newest ${RUNS} runs has this event.`, true);
   } catch (error) {
     if (over.signal.aborted) return;
     const again = (): void => {
@@ -172,7 +172,7 @@ function Head({ model }: { model: ThreadModel }) {
   const erase = (): void =>
     ask({
       title: "Delete this thread?",
-      body: <p>Its forks keep the messages that they show. Runs that have not ended are cancelled.</p>,
+      body: <p>Runs of the thread that have not ended are cancelled. Forks of the thread keep the messages that they show.</p>,
       confirm: "Delete the thread",
       danger: true,
       act: async () => {

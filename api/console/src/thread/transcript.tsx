@@ -105,7 +105,7 @@ export function Transcript() {
       ))}
       {model.cut.value && (
         <p class="mark">
-          The path goes on after this message.
+          The path continues after this message.
           <Button kind="quiet" onClick={() => model.showEnd()}>
             Show its end
           </Button>

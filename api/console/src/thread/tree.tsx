@@ -138,7 +138,7 @@ function NotShown() {
       ))}
       {model.moreRuns.value && (
         <p class="bound">
-          The page knows the newest {RUNS} runs of the thread. <a href={href(["runs"], { thread: model.id })}>All runs</a>
+          The page has read only the newest {RUNS} runs of the thread. <a href={href(["runs"], { thread: model.id })}>All runs</a>
         </p>
       )}
     </>

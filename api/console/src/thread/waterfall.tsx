@@ -75,7 +75,7 @@ function Chart({ thread, run }: { thread: string; run: string }) {
   const parts: Part[] = [
     ["queued", "queued", "waited for a worker, or for an earlier run of its lane", line.value.queued_seconds],
     ["attempt", "running", "a worker executed an attempt", line.value.running_seconds],
-    ["attempt bad", "lost or failed", "an attempt whose worker died, or that failed", null],
+    ["attempt bad", "lost or failed", "an attempt that failed, or whose worker died", null],
     ["suspended", "parked", "waited for a human, a time, a signal or a child, and held no worker", line.value.parked_seconds],
     ["waiting", "between attempts", "waited for the next attempt", line.value.waiting_seconds],
   ];
@@ -87,7 +87,7 @@ function Chart({ thread, run }: { thread: string; run: string }) {
   // what is explained below the bars, by its name
   const meanings = new Map<string, string>();
   lanes.forEach((lane) => {
-    meanings.set(lane.name, `${lane.name}: ${MEANINGS[lane.name] ?? "entries of the timeline of this kind"}`);
+    meanings.set(lane.name, `${lane.name}: ${MEANINGS[lane.name] ?? "timeline entries of this kind"}`);
     lane.bars.forEach((bar, n) => meanings.set(`${lane.name} ${n}`, bar.title));
   });
   const percent = (value: number): string => `${(100 * value) / width}%`;

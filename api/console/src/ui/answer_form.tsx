@@ -242,14 +242,14 @@ function Approve({ request, answer, draft }: Answers & { request: HitlRequest })
   const back = (): void => (setMode("ask"), setReason(""), draft(undefined));
   if (mode === "edit") {
     const send = (edited: Json): Promise<void> => answer({ approved: true, arguments: edited });
-    return <JsonEditor label={`Arguments of ${call?.name ?? "the call"}`} before={before} confirm="Approve with these" send={send} back={back} draft={draft} />;
+    return <JsonEditor label={`Arguments of ${call?.name ?? "the call"}`} before={before} confirm="Approve with these arguments" send={send} back={back} draft={draft} />;
   }
   if (mode === "deny") {
     const type = (text: string): void => (setReason(text), draft(text || undefined));
     return (
       <div class="answer-body">
         <label class="labelled">
-          <span>Reason, which the model reads</span>
+          <span>Reason (the model reads it)</span>
           <input value={reason} onInput={(e) => type(e.currentTarget.value)} />
         </label>
         <div class="actions">
@@ -320,10 +320,10 @@ function Decide({ answer, draft }: Answers) {
   return (
     <div class="actions">
       <Button icon="check" onClick={() => setDone(true)}>
-        It was done…
+        The step was done…
       </Button>
       <Button icon="again" onClick={() => answer({ action: "retry" })}>
-        Do it again
+        Repeat the step
       </Button>
       <Button kind="danger" onClick={() => answer({ action: "fail" })}>
         Fail the step

@@ -129,7 +129,7 @@ export class Boundary extends Component<{ children: ComponentChildren }, { error
     if (this.state.error === null) return this.props.children;
     return (
       <div class="broken">
-        <Problem error={`This cannot be shown: ${String(this.state.error)}`} />
+        <Problem error={`This part of the page cannot be shown: ${String(this.state.error)}`} />
         <Button onClick={() => this.setState({ error: null })}>Try again</Button>
       </div>
     );

@@ -67,6 +67,6 @@ async function copy(text: string): Promise<void> {
     await navigator.clipboard.writeText(text);
     note("Copied");
   } catch {
-    note("The browser lets only pages over HTTPS copy", true);
+    note("The browser allows copying only on pages with HTTPS", true);
   }
 }
