@@ -211,14 +211,13 @@ def _shown(error: BaseException) -> tuple[list[traceback.FrameSummary], str]:
     """Return the innermost frames of an error, and its text as Python prints it.
 
     A long text and long notes are cut. With the argument ``_seen``, Python leaves out the causes of the error, and the errors
-    of a group. Python 3.13 cannot print a group without its errors, so this function makes the text of a group itself.
+    of a group.
     """
-    group = isinstance(error, BaseExceptionGroup)
-    alone = Exception() if group else error
     causes = {id(error.__cause__), id(error.__context__)}
-    shown = traceback.TracebackException(type(alone), alone, error.__traceback__, limit=-MAX_FRAMES, compact=True, _seen=causes)
+    shown = traceback.TracebackException(type(error), error, error.__traceback__, limit=-MAX_FRAMES, compact=True, _seen=causes)
+    shown.exceptions = None  # with _seen, Python 3.13 does not set this attribute, but reads it
     shown.__notes__ = None  # they follow the cut text
-    text = f"{_name_of(type(error))}: {_text_of(error)}" if group else "".join(shown.format_exception_only()).removesuffix("\n")
+    text = "".join(shown.format_exception_only()).removesuffix("\n")
     return list(shown.stack), "".join([_cut(text, MAX_WORDS), *(_cut(note, MAX_NOTE) for note in _notes_of(error))])
 
 
@@ -230,10 +229,6 @@ def _notes_of(error: BaseException) -> list[str]:
 
 def _cut(text: str, most: int) -> str:
     return f"{text}\n" if len(text) <= most else f"{text[:most]} …\n"
-
-
-def _name_of(cls: type[BaseException]) -> str:
-    return cls.__qualname__ if cls.__module__ in ("builtins", "__main__") else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def _text_of(shown: object) -> str:
