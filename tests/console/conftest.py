@@ -38,6 +38,15 @@ SECRET: Final = "0123456789abcdef" * 2
 BOUND: Final = 30_000
 """Milliseconds that a page may take to show something."""
 EVERYTHING: Final[tuple[Scope, ...]] = ("read", "write", "respond", "admin")
+DISABLED: Final = (
+    # The popups of the address bar: two pages for each window, half of the CPU time that a window takes.
+    *("WebUIOmniboxAimPopup", "WebUIOmniboxPopup"),
+    # Playwright disables these in an argument of its own. Chromium reads the last of two such arguments.
+    *("AvoidUnnecessaryBeforeUnloadCheckSync", "DestroyProfileOnBrowserClose", "HttpsUpgrades", "PaintHolding"),
+    *("HttpsFirstBalancedModeAutoEnable", "LensOverlay", "MediaRouter", "ThirdPartyStoragePartitioning", "AimEnabled"),
+    *("AvoidCorsURLLoaderRestartOnRedirect", "OptimizationHints", "NetworkTimeServiceQuerying", "PreconnectToSearch"),
+)
+"""Features of Chromium that no test needs."""
 LOG_IN: Final = 'if (sessionStorage.getItem("runyard.key") === null) sessionStorage.setItem("runyard.key", "{key}");'
 
 expect.set_options(timeout=BOUND)
@@ -68,7 +77,8 @@ def chromium() -> str:
 async def browsing(*arguments: str) -> AsyncIterator[Browser]:
     """A browser without profile. ``arguments``: more arguments of its program."""
     async with async_playwright() as playwright:
-        arguments = ("--no-sandbox", "--disable-dev-shm-usage", *arguments)
+        disabled = f"--disable-features={','.join(DISABLED)}"
+        arguments = ("--no-sandbox", "--disable-dev-shm-usage", disabled, *arguments)
         browser = await playwright.chromium.launch(executable_path=chromium(), args=arguments)
         yield browser
         await browser.close()

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 from runyard.domain.agent_names import is_agent, namespace_of, served_words
 from runyard.domain.webhooks import NO_SECRET, WebhookDelivery
 from runyard.models import Run
 from runyard.ports.workers import QueueInfo, WorkerInfo
-from runyard_backends.postgres.health import PostgresFacts
-from runyard_backends.redis.health import RedisFacts
 
 from ..quantities import clock, count, duration
 from .workers import blocked_words, outage_words, state
+
+if TYPE_CHECKING:
+    from runyard_backends.postgres.health import PostgresFacts
+    from runyard_backends.redis.health import RedisFacts
 
 Level = Literal["ok", "warn", "fail"]
 
