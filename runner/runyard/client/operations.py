@@ -123,7 +123,8 @@ class LimitCalls(Calls):
         return await self.backend.limits.limits()
 
     async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
-        """Allow at most ``most`` runs, bytes or seconds. This replaces an earlier limit of the same ``name`` and ``subject``.
+        """Allow at most ``most`` runs, bytes or seconds. The new limit replaces an earlier limit of the same ``name`` and
+        ``subject``.
 
         ``name``: the name of the limit. When ``queued``, ``queued_per_tenant`` or ``queued_per_lane`` is reached, the store
         refuses a further run with QueueFullError. ``queued_seconds``: a run that has not started this many seconds after its

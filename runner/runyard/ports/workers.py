@@ -59,10 +59,10 @@ class WaitingPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockedLoop:
-    """A main loop that user code blocks. ``seconds``: the time so far. ``place``: ``file:line``.
+    """A main loop that is blocked by user code. ``seconds``: the time so far. ``place``: ``file:line``.
 
-    ``stack``: the main thread's stack, or None if the App's filter drops it. The place is shortened to MAX_PLACE_CHARACTERS,
-    and the stack to the maximum of a traceback. Both can come from another process and be too long.
+    ``stack``: the main thread's stack, or None if the App's filter drops it. The place is shortened to MAX_PLACE_CHARACTERS.
+    The stack is shortened to the maximum size of a traceback. Both texts can come from another process and be too long.
     """
 
     seconds: float
