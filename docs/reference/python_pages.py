@@ -131,7 +131,9 @@ def class_entry(name: str, cls: type[Any]) -> str:
     if same := sorted(name for name, value in vars(cls).items() if name not in members and alike(name, value)):
         parts.append(f"Calls that block, with the arguments of the async ones: {', '.join(f'`{name}`' for name in same)}.\n")
     methods = (node for node in members.values() if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    parts += (f"#### {name}.{node.name}\n\n{code(signature(node))}\n{prose(ast.get_docstring(node), name)}\n" for node in methods)
+    parts += (
+        f"#### {name}.{node.name}\n\n{code(signature(node))}\n{prose(ast.get_docstring(node), name)}\n" for node in methods
+    )
     return "\n".join(parts)
 
 

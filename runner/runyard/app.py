@@ -95,11 +95,11 @@ class App:
     or an object that can be called like such a function. It may also be an agent of a framework that has an adapter
     (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. This agent
     is registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a
-    pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with
-    the name ``default``, or the first agent if no agent has this name.
+    pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. The default agent is
+    the agent with the name ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
-    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the version of the agents' code, as any text. A
+    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of this version of the agents' code. A
     run records the version of the process that accepted it. When an attempt begins, the run records the version of the
     attempt's worker instead. ``on_version_mismatch``: what a worker does with a run that was begun by another version and
     continues after a suspension or a crash. ``run`` executes the run with the worker's version. ``wait`` leaves the run to a
@@ -227,8 +227,7 @@ class App:
     def default(self) -> AgentSpec | None:
         """The agent of runs that name no agent.
 
-        This is the agent named ``default``, or the first agent if none has this name. The value is None if the app has no
-        agents."""
+        This is the agent named ``default``, or the first agent if none has this name. Without agents, the value is None."""
         return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
 
     def find(self, name: str | None) -> AgentSpec | None:

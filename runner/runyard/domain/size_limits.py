@@ -204,7 +204,7 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value. Pydantic does not validate it; runyard checks each incoming value once.
+"""A JSON value. Pydantic does not validate this value, but runyard checks each incoming value once.
 
 A validation by Pydantic would take as long as all other work on a message.
 """
