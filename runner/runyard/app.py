@@ -53,7 +53,7 @@ class AgentOptions:
             raise InvalidInputError(f"{name}: {problem.lower()}, got {brief(value)}", field=name) from None
 
     def over(self, other: AgentOptions) -> AgentOptions:
-        """Return the merged options. An option that is None here gets its value from ``other``."""
+        """Return these options. An option that is None gets its value from ``other``."""
         mine = {name: value for name in AgentOptions.__slots__ if (value := getattr(self, name)) is not None}
         return replace(other, **mine)
 
@@ -95,21 +95,22 @@ class App:
     or an object that can be called like such a function. It may also be an agent of a framework that has an adapter
     (:mod:`runyard.support.agent_adapters`), for example of pydantic-ai. A single agent may be given without a map. This agent
     is registered under its own name, or as ``default`` if it has no name. :func:`~runyard.agents.engine.serve` gives a
-    pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. It is the agent with
-    the name ``default``, or the first agent if no agent has this name.
+    pydantic-ai agent dependencies and budgets. The default agent executes the runs that name no agent. The default agent is
+    the agent with the name ``default``, or the first agent if no agent has this name.
 
     ``namespace``: separates the agents of this program from the agents of other programs on the deployment. The agents get the
-    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of the code. A run records the version of
-    the process that accepted it. When an attempt begins, the run records the version of the attempt's worker instead.
-    ``on_version_mismatch``: what a worker does with a run that another version began before a suspension or a crash. ``run``
-    executes the run with this version. ``wait`` leaves the run to a worker of the other version. ``fail`` fails the run with
-    VersionMismatchError. A redriven run starts on any version. ``default_queue``: the queue of agents without a queue. The
-    default is the namespace, or ``default`` without a namespace. ``options``: the options of all agents, or a map from the
-    names of some agents to their options. The options of ``serve`` have precedence over the options of all agents. The options
-    of a map have precedence over the options of ``serve``. ``traceback_filter``: a function that is called with each traceback
-    of the program's code before a worker stores or logs the traceback. The function is also called with the stack of a blocked
-    main loop, and with the text of the arguments of each step. The function returns the text to keep, or None to keep no text.
-    Without a filter, at most 8 KiB of a traceback and 300 characters of arguments are kept.
+    names ``namespace/agent``. The default is RUNYARD_NAMESPACE. ``version``: the name of this version of the agents' code. A
+    run records the version of the process that accepted it. When an attempt begins, the run records the version of the
+    attempt's worker instead. ``on_version_mismatch``: what a worker does with a run that was begun by another version and
+    continues after a suspension or a crash. ``run`` executes the run with the worker's version. ``wait`` leaves the run to a
+    worker of the other version. ``fail`` fails the run with VersionMismatchError. A redriven run starts on any version.
+    ``default_queue``: the queue of agents without a queue. The default is the namespace, or ``default`` without a namespace.
+    ``options``: the options of all agents, or a map from the names of some agents to their options. The options of ``serve``
+    have precedence over the options of all agents. The options of a map have precedence over the options of ``serve``.
+    ``traceback_filter``: a function that is called with each traceback of the program's code before a worker stores or logs
+    the traceback. The function is also called with the stack of a blocked main loop, and with the text of the arguments of
+    each step. The function returns the text to keep, or None to keep no text. Without a filter, at most 8 KiB of a traceback
+    and 300 characters of arguments are kept.
 
     Raises InvalidInputError for an invalid version, namespace, queue, agent name, agent, option or ``on_version_mismatch``.
     """
@@ -226,7 +227,7 @@ class App:
     def default(self) -> AgentSpec | None:
         """The agent of runs that name no agent.
 
-        This is the agent named ``default``, or the first agent if none has this name. It is None if the app has no agents."""
+        This is the agent named ``default``, or the first agent if none has this name. Without agents, the value is None."""
         return self.agents.get(qualified(self.namespace, DEFAULT_AGENT)) or next(iter(self.agents.values()), None)
 
     def find(self, name: str | None) -> AgentSpec | None:
@@ -327,7 +328,7 @@ def may_ask(function: AgentFunction) -> bool:
 def name_of(app: App) -> str | None:
     """Return the ``module:attribute`` with which :func:`load_app` finds ``app``.
 
-    Return None if only the main module has ``app``."""
+    Return None if no module other than the main module has ``app``."""
     for module_name, module in list(sys.modules.items()):
         if module_name not in ("__main__", "__mp_main__"):
             for attribute, value in list(getattr(module, "__dict__", {}).items()):

@@ -76,7 +76,8 @@ class _Connected:
         return await (await self._open()).load(thread_id)
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store all messages, or no message. The ``run_id`` of a message names its run. Messages of several runs may be mixed.
+        """Store all messages. After an error, no message is stored. The ``run_id`` of a message names its run. Messages of
+        several runs may be mixed.
 
         Raises RunAlreadyCompletedError, RunAlreadyClaimedError.
         """
@@ -85,14 +86,14 @@ class _Connected:
     async def save_extra(self, thread_id: str, extra: JsonObject) -> None:
         """Merge ``extra`` into the thread's extra at the top level. The keys that ``extra`` lacks keep their values.
 
-        Raises InvalidInputError if ``extra`` exceeds the bounds of :mod:`runyard.domain.size_limits`.
+        Raises InvalidInputError if ``extra`` exceeds the :mod:`runyard.domain.size_limits`.
         """
         await (await self._open()).save_extra(thread_id, extra)
 
     async def save_pending_request(self, thread_id: str, request: HitlRequest | None, *, run_id: str | None = None) -> None:
-        """Store the thread's pending request and its run id. If ``request`` is None, clear both.
+        """Store the thread's pending request and its run id. If ``request`` is None, remove the stored request and its run id.
 
-        :meth:`load_pending` returns both.
+        :meth:`load_pending` returns the request and its run id.
         """
         await (await self._open()).save_pending_request(thread_id, request, run_id=run_id)
 
@@ -131,7 +132,8 @@ class _Connected:
     ) -> None:
         """Fork the thread after a completed run (F1, F4).
 
-        ``options``: ``title``, ``tags``, ``agent`` and ``reset_usage`` of the new thread, as for :meth:`runyard.Client.fork`.
+        ``options``: ``title``, ``tags``, ``agent`` and ``reset_usage`` of the new thread. They have the meaning of the same
+        arguments of :meth:`runyard.Client.fork`.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError.
         """
@@ -188,9 +190,9 @@ class SQLiteCheckpointer(_Connected):
     """Threads in a SQLite file, for agents on one machine. Several processes may use one file. Install ``runyard[sqlite]``.
 
     ``path``: the file. A missing file is created, with its tables. Use a checkpointer with ``async with``. ``async with``
-    raises SchemaMismatch, BackendUnavailableError if the file cannot be used, and DataCorruptedError if the file is not a
-    SQLite file. A write waits up to ten seconds for a write of another process. After ten seconds, the waiting write raises
-    LockedError.
+    raises SchemaMismatch if the tables in the file are too old or too new for this code, BackendUnavailableError if the file
+    cannot be used, and DataCorruptedError if the file is not a SQLite file. A write waits up to ten seconds for a write of
+    another process. After ten seconds, the waiting write raises LockedError.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, tenant: str = "") -> None:
@@ -201,7 +203,8 @@ class MySQLCheckpointer(_Connected):
     """Threads in MySQL or MariaDB, in the tables that ``runyard migrate`` makes. Install ``runyard[mysql]``.
 
     ``dsn``: ``mysql://user:password@host:3306/database``. ``min_pool_size``, ``max_pool_size``: bounds of the number of
-    connections. Use a checkpointer with ``async with``. It raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    connections. Use a checkpointer with ``async with``. ``async with`` raises SchemaUninitialized, SchemaMismatch,
+    BackendUnavailableError.
     """
 
     def __init__(
@@ -219,7 +222,7 @@ class PostgresCheckpointer(_Connected):
     """Threads in Postgres, in the schema that ``runyard migrate`` makes. Workers and clients read the same threads.
 
     ``dsn``: ``postgresql://…``. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections. Use a checkpointer
-    with ``async with``. It raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
+    with ``async with``. ``async with`` raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
     """
 
     def __init__(

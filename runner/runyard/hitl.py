@@ -49,8 +49,9 @@ __all__ = [
 ]
 
 DEFERRAL: Final = "runyard"
-"""Key in the metadata of a deferred call. The value describes the HITL request to make
-(:mod:`runyard.agents.durable_tools`)."""
+"""Key in the metadata of a deferred call. The value describes the HITL request that the tool call makes
+(:mod:`runyard.agents.durable_tools`).
+"""
 
 
 class Option(BaseModel):
@@ -88,10 +89,10 @@ def ask_user_tool(
     instead. ``timeout``: seconds to wait for the user, by default the channel's timeout. After this time the model gets an
     error result.
 
-    An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``. The
-    entry of a question with ``multiple`` is a list. For a single question, the answer may also be the entry without the list.
-    The result of the tool has the answers. If the user cancelled or did not answer in time, the model gets an error result
-    with the details.
+    An answer is ``{"answers": ["…", …]}`` with one entry per question, in order, or ``{"cancelled": true, "reason": "…"}``.
+    The entry of a question with ``multiple`` is a list. If there is only one question, the answer may also be its entry alone,
+    without the object ``answers``. The result of the tool has the answers. If the user cancelled or did not answer in time,
+    the model gets an error result with the details.
     """
     seconds = timeout if timeout is not None or channel is None else channel.default_timeout
 
@@ -203,8 +204,8 @@ class Deny:
 class AskUser:
     """Let a human approve the call, deny it, or edit its arguments.
 
-    ``prompt``: the question to show. ``timeout``: seconds until the call is denied, by default the channel's timeout.
-    ``details``: a JSON object to show beside the call.
+    ``prompt``: the question to show. ``timeout``: seconds to wait for the human, by default the channel's timeout. After this
+    time the call is denied. ``details``: a JSON object to show beside the call.
     """
 
     prompt: str | None = None
@@ -237,7 +238,8 @@ class ApprovalPolicyMiddleware(AbstractCapability[Any]):
     ) -> dict[str, Any]:
         """Return ``args`` to allow the call. Raise ToolFailed to refuse the call. Raise ApprovalRequired to ask a human.
 
-        A tool with ``asks_humans`` in its metadata only asks a human a question. The policy does not apply to its calls.
+        The policy does not apply to calls of a tool with ``asks_humans`` in its metadata, because such a tool only asks a
+        human a question.
         """
         if ((tool_def.metadata or {}).get(DEFERRAL) or {}).get("asks_humans"):
             return args

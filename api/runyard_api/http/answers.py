@@ -358,7 +358,7 @@ class RevokedKey(BaseModel):
 
 
 class DoctorFinding(BaseModel):
-    """The result of one check. ``do``: the solution of the problem; empty if there is no problem."""
+    """The result of one check. ``do``: the solution of the problem, or an empty text if there is no problem."""
 
     model_config = ConfigDict(from_attributes=True)
 

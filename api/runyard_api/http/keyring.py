@@ -60,8 +60,9 @@ class Keyring:
     ) -> Principal | None:
         """Return the principal of a key that this process does not know, or None.
 
-        A look-up counts as a failure until the key is found. This also limits simultaneous look-ups. A caller may wait for the
-        look-up of another caller. If the key is not found, the waiting caller also counts as a failure.
+        A look-up counts as a failure until the key is found. The limit on failures therefore also limits simultaneous
+        look-ups. A caller may wait for the look-up of another caller. If the key is not found, the waiting caller also counts
+        as a failure.
         """
         if secret is not None and secret.key_id in self._asking:
             found = await self.find(secret.key_id, keys)

@@ -150,8 +150,9 @@ class TestAgents:
         assert (await claimed(world, "r4", "w1", thread="other")).outcome == "unserved"
 
     async def test_a_run_waits_for_a_worker_of_its_namespace(self, world: World) -> None:
-        """L4, R12: A run waits for a worker of its namespace. This also holds if no such worker was registered when the run was
-        accepted."""
+        """L4, R12: A run waits for a worker of its namespace. The run also waits if no such worker was registered when the run
+        was accepted.
+        """
         run = await accepted(world, "r1", "shop/")
         assert (run.agent, run.queue) == ("shop/", "shop")
         assert (await accepted(world, "r2", "shop/clerk", thread="u")).queue == "shop"
@@ -190,8 +191,9 @@ class TestAgents:
         assert (again.created, again.run.run_id) == (False, first.run.run_id)
 
     async def test_runs_without_an_agent_count_for_the_limit_of_the_agent_that_executes_them(self, world: World) -> None:
-        """L5: A run without an agent counts for the limit of the agent that executes it. This also holds for a run that was
-        accepted before any worker was registered."""
+        """L5: A run without an agent counts for the limit of the agent that executes the run, even if the run was accepted
+        before any worker was registered.
+        """
         await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="writer", most=1))
         await world.accept("early", thread="t0")
         await hire(world, "w", "writer")

@@ -47,8 +47,9 @@ async def expired(world: World, run_id: str, effects: Effects, thread: str = T) 
 class TestExpiry:
     @pytest.mark.parametrize("queue", ["default", "nobody"])
     async def test_run_that_nobody_starts_in_time_fails(self, world: World, queue: str) -> None:
-        """I1, R11: A run fails if no worker starts it in time. This also holds for a queue without workers. The feed reports
-        the failure."""
+        """I1, R11: A run fails if no worker starts it in time, even if its queue has no workers. The feed reports the
+        failure.
+        """
         await world.accept("r", queue=queue, options=LATE)
         await over(world, "r")
         await expired(world, "r", (await world.runs.admit()).effects)

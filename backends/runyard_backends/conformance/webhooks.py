@@ -177,8 +177,9 @@ class TestWebhooks:
         assert await store.rotate("none", overlap=1.0, rotation_id="once") is None
 
     async def test_delivery_that_is_not_settled_is_taken_again(self, world: World) -> None:
-        """E5: If the outcome of a delivery was not stored, the delivery is taken again with the same id. This counts as another
-        try."""
+        """E5: If the outcome of a delivery was not stored, the delivery is taken again with the same id. The second taking
+        counts as another try.
+        """
         await world.turn("r1", options=OWN)
         (first,) = await take(world, lease=0.0)
         (second,) = await take(world)

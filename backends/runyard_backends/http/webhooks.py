@@ -42,8 +42,9 @@ class HttpWebhookStore(DirectOnly):
         return read_page(Webhook, (await self._transport.ask("GET", "webhooks", query=paging(page))).data)
 
     async def remove(self, webhook_id: str) -> bool:
-        """Remove a webhook. Return True if the webhook existed. If a reply is lost, the request is repeated and returns
-        False."""
+        """Remove a webhook. Return True if the webhook existed. If the reply to a successful removal is lost, the request is
+        repeated. The repeated request finds no webhook, and the method returns False.
+        """
         with suppress(WebhookNotFoundError):
             await self._transport.ask("DELETE", "webhooks", webhook_id)
             return True
@@ -57,7 +58,11 @@ class HttpWebhookStore(DirectOnly):
         return read_page(WebhookDelivery, (await self._transport.ask("GET", "webhook_deliveries", query=query)).data)
 
     async def redeliver(self, delivery_id: str) -> bool:
-        """Schedule a delivery again. If a reply is lost, the request is repeated and returns False."""
+        """Schedule a delivery again. Return True if the delivery was scheduled.
+
+        If the reply to a successful request is lost, the request is repeated. If the repeated request finds the delivery
+        pending, the method returns False.
+        """
         with suppress(WebhookDeliveryNotFoundError):
             await self._transport.ask("POST", "webhook_deliveries", delivery_id, "redeliver")
             return True

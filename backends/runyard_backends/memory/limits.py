@@ -43,7 +43,8 @@ class MemoryLimitStore:
 
 def limit_of(db: Database, name: LimitName, subject: str | None = None) -> int | None:
     """Return the value of the limit ``name`` for ``subject``. If this limit is not set, return the value of the limit ``name``
-    without a subject. Return None if neither is set."""
+    without a subject. Return None if neither of the two limits is set.
+    """
     return db.limits.get((name, subject), db.limits.get((name, None)))
 
 

@@ -56,7 +56,8 @@ class DeliveryState:
 
     def is_of(self, subscription: Subscription) -> bool:
         """True if the delivery was made for ``subscription``. A subscription with the same id may have been made after the
-        delivery. It then has another owner or another URL."""
+        delivery. Such a subscription has another owner or another URL.
+        """
         webhook, made = subscription.webhook, self.delivery
         return (webhook.webhook_id, webhook.owner, webhook.url) == (made.webhook_id, self.owner, made.url)
 

@@ -180,9 +180,9 @@ def _without_target(url: str) -> tuple[str, str | None]:
 def split_url(url: str) -> tuple[str, dict[str, Any]]:
     """Remove ``statement_cache_size`` from ``url``. Return the URL, and the setting as an argument of asyncpg's pool.
 
-    Processes behind PgBouncer need this setting. It is in the URL, because they read only the URL from the environment. asyncpg
-    would send the setting to the server. It is therefore removed here. Raises InvalidInputError if the setting is not a number,
-    if the URL cannot be parsed, or if a file of the URL cannot be read.
+    Processes behind PgBouncer need this setting. The setting is in the URL, because these processes read only the URL from the
+    environment. asyncpg would send the setting to the server. The setting is therefore removed here. Raises InvalidInputError
+    if the setting is not a number, if the URL cannot be parsed, or if a file of the URL cannot be read.
     """
     parts = _parts(url)
     query = parse_qsl(parts.query, keep_blank_values=True)

@@ -83,7 +83,7 @@ class PostgresWorkerStore:
         await self.db.row("leave", worker_id)
 
     async def drain(self, worker_id: str) -> None:
-        """Mark the worker as draining. It then claims no more runs. Raises WorkerDeadError."""
+        """Mark the worker as draining. A draining worker claims no more runs. Raises WorkerDeadError."""
         if await self.db.row("drain", worker_id) is None:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 

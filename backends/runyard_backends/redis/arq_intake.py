@@ -65,8 +65,8 @@ MAX_FULL_SECONDS: Final = 10.0
 """Minimum and maximum seconds until the next try of a job that a limit on queued runs has refused."""
 TAKE_SECONDS: Final = 1.0
 MAX_TAKE_SECONDS: Final = 4.0
-"""Minimum and maximum seconds for which a worker tries to accept one job. The time grows with the age of the job. It is shorter
-than LEASE_SECONDS."""
+"""Minimum and maximum seconds for which a worker tries to accept one job. The time grows with the age of the job. The maximum
+is shorter than LEASE_SECONDS."""
 TAKES_AT_ONCE: Final = 10
 """Maximum number of jobs of a queue that one worker accepts at the same time."""
 ORDER_SECONDS: Final = 2 * LEASE_SECONDS

@@ -81,9 +81,9 @@ class ArqLook:
 
     ``others``: the number of other jobs of the queue that have no run and no result. ``score``: the due time that the producer
     has given. ``expires_ms``: the time by which the job must start, None for any time, or BODY_GONE. ``record``: the record of
-    the run, as :meth:`ArqQueue.keep` wrote it, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``: True
-    if the client has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format, if no run
-    was accepted. It is empty if the job has more than JOB_BYTES. ``size``: the number of bytes of the body.
+    the run, as :meth:`ArqQueue.keep` wrote it, or empty. ``abort_ms``: the time of ``Job.abort()``, or None. ``aborting``:
+    True if the client has sent only the first of the two commands of ``Job.abort()``. ``body``: the job in arq's format, if no
+    run was accepted. The ``body`` is empty if the job has more than JOB_BYTES. ``size``: the number of bytes of the body.
     """
 
     id: bytes

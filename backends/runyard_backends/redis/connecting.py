@@ -65,8 +65,9 @@ def connector(url: str, timeout: float, name: str) -> Connector:
 
 @contextmanager
 def _parsing() -> Iterator[None]:
-    """Replace the errors of a URL that cannot be parsed. The texts of these errors contain parts of the URL and can contain the
-    password. For some values of parameters, the driver raises other errors. These are also replaced."""
+    """Replace the errors of a URL that cannot be parsed. The texts of these errors contain parts of the URL and can contain
+    the password. The errors that the driver raises for some values of parameters are also replaced.
+    """
     try:
         yield
     except InvalidInputError:

@@ -265,8 +265,9 @@ async def _version(connection: aiosqlite.Connection) -> int:
 
 @contextlib.asynccontextmanager
 async def _transaction(connection: aiosqlite.Connection, begin: str) -> AsyncIterator[SqliteTransaction]:
-    """Open a transaction. If the caller is cancelled, it does not wait for the rollback. The connection's thread executes calls
-    in order. It therefore executes the rollback before any later call."""
+    """Open a transaction. A cancelled caller does not wait for the rollback. The connection's thread executes calls in order,
+    and therefore executes the rollback before any later call.
+    """
     try:
         await connection.execute(begin)
         yield SqliteTransaction(connection)

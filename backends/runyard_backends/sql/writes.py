@@ -162,7 +162,9 @@ async def append(
 
 
 async def _unclaimed(tx: Transaction, thread: Row, run_id: str, head: Row) -> Row:
-    """Return the place of a run that was never claimed. A run without messages has a place at the end of the head."""
+    """Return the place of a run that was never claimed. If the run has no messages, its place is after the last message of the
+    thread's head branch.
+    """
     known = await tx.row("unclaimed", thread["thread_key"], run_id)
     if known is not None:
         return {**known, "base_id": None}

@@ -36,8 +36,9 @@ def inner(address: Address) -> Address:
 
 
 def permitted(address: Address, allowed: Collection[Network]) -> bool:
-    """Return True if a webhook may be sent to ``address``. This is allowed if the :func:`inner` address is public, or if one of
-    ``allowed`` contains ``address`` or the inner address."""
+    """Return True if a webhook may be sent to ``address``. A webhook may be sent if the :func:`inner` address is public, or if
+    one of ``allowed`` contains ``address`` or the inner address.
+    """
     meant = inner(address)
     if any(each in network for network in allowed for each in (address, meant)):
         return True
@@ -76,6 +77,7 @@ async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[st
 
 
 def refusal(host: str) -> str:
-    """Return the error text for a host without a permitted address. Users who create webhooks read this text. It must therefore
-    not contain addresses of hosts inside the network."""
+    """Return the error text for a host without a permitted address. Users who create webhooks read this text. The text must
+    therefore not contain addresses of hosts inside the network.
+    """
     return f"{host} has no public address; RUNYARD_WEBHOOK_ALLOW_PRIVATE can allow private networks"

@@ -101,9 +101,9 @@ def serve(agent: Agent[Any] | Factory, *, asks_humans: bool | None = None, optio
     ``agent``: an Agent, or a function that makes the Agent of an attempt from its :class:`~runyard.RunContext`. If an Agent is
     given, each attempt uses a copy of the Agent with the same model, tools and hooks. Give a function if a middleware object
     stores state in its own attributes. ``asks_humans``: whether the agent may ask a human. If True, a probe of the agent fails
-    with HitlNotAllowedError, and the agent is not called (F9). The default is True for a function. For an Agent, the default is
-    True if the Agent has a channel. It is also True if the attribute ``hitl`` of a tool or a middleware object is set.
-    ``options``: queue, timeout and retries of the agent's runs.
+    with HitlNotAllowedError, and the agent is not called (F9). The default is True for a function. For an Agent, the default
+    is True if the Agent has a channel. The default is also True if the attribute ``hitl`` of a tool or a middleware object is
+    set. ``options``: queue, timeout and retries of the agent's runs.
 
     Raises InvalidInputError for an Agent whose middleware writes to the state of this Agent object.
     """

@@ -1,4 +1,5 @@
-"""The checkpointer of runyard for an Agent of cubeloop or cubepi. It replaces the framework's own checkpointers.
+"""The checkpointer of runyard for an Agent of cubeloop or cubepi. This checkpointer replaces the framework's own
+checkpointers.
 
 ::
 
@@ -62,7 +63,9 @@ class RunyardCheckpointer:
             raise InvalidInputError(f"client must be a runyard Client or a URL, got {type(client).__name__}", field="client")
 
     async def __aenter__(self) -> Self:
-        """Connect. Raises the package's schema errors, BackendUnavailableError, InvalidInputError for an unknown scheme."""
+        """Connect. Raises the package's schema errors and BackendUnavailableError. Raises InvalidInputError for an unknown
+        scheme.
+        """
         if self._url is not None and self._backend is None:
             with self.framework.translated():
                 self._backend = await backend_urls.connect(self._url, tenant=self._tenant, **self._options)
@@ -107,7 +110,8 @@ class RunyardCheckpointer:
         return {key: value for key, value in thread.extra.items() if key != STATE} if thread is not None else None
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
-        """Store the messages in one transaction. A message has the id of its run, or None if it belongs to no run.
+        """Store the messages in one transaction. The ``run_id`` of a message is the id of its run, or None if the message
+        belongs to no run.
 
         A message that is already stored is skipped (:func:`.cubeloop_messages.stored_id`). A program that does not know the
         outcome of an append can therefore repeat the append. Raises RunAlreadyCompletedError. Raises RunAlreadyClaimedError

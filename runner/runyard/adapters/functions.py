@@ -34,8 +34,8 @@ def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_hum
     returns a text, a message, a list of messages, or None. A text becomes an assistant message. A returned list may begin with
     all messages of the argument. In this case only the messages after them are stored. The run fails if the list has messages
     of the argument at another place, for example after a system message. For None and for an empty list, nothing is stored. A
-    sync function is executed in one of at most SYNC_THREADS threads of the process. A cancel of the run does not stop this
-    thread. ``format``: the format of JSON objects (``"openai"``, ``"anthropic"``, …) that ``fn`` takes and returns instead of
+    sync function is executed in a thread. A process has at most 64 such threads. A cancel of the run does not stop the thread.
+    ``format``: the format of JSON objects (``"openai"``, ``"anthropic"``, …) that ``fn`` takes and returns instead of
     :class:`~runyard.models.Message`. ``asks_humans``: whether ``fn`` may call ``current_run().ask``. If True, a probe of the
     agent fails with HitlNotAllowedError, and ``fn`` is not called (F9).
 

@@ -52,14 +52,14 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     ``where``: a URL such as ``postgresql://…``, or a :class:`~runyard.Client` or ``SyncClient`` whose connections the saver
     shares. ``runyard migrate`` makes the schema at the URL. A saver for a URL connects at its first call in each event loop,
     and makes synchronous calls in a separate thread. Close such a saver at the end (``with``, ``async with``). A saver for a
-    Client must be made in the event loop of the Client. Call the synchronous methods of this saver only from other threads,
+    Client must be made in the event loop of the Client. Call the synchronous methods of such a saver only from other threads,
     not in this event loop. ``tenant``: the tenant, for a URL. ``serde``: the serializer, by default LangGraph's. ``cache``:
     the lists that the saver has read or written. Several savers may share a cache.
 
     The saver stores the changes of a list channel. A superstep writes only the added items of a list, even if the list is long.
     A message that a node changes in place is stored again.
 
-    Calls raise BackendUnavailableError and SchemaError. They raise CapabilityMissingError if the store has no checkpoints of
+    Calls raise BackendUnavailableError and SchemaError. Calls raise CapabilityMissingError if the store has no checkpoints of
     graphs (R14). Calls raise InvalidInputError for an invalid thread id, and for metadata that cannot be written as JSON. A
     saver sees only the checkpoints of its tenant.
     """
@@ -115,7 +115,7 @@ class RunyardSaver(BaseCheckpointSaver[str]):
     async def aput_writes(
         self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_id: str, task_path: str = ""
     ) -> None:
-        """Store the writes of a task after a checkpoint."""
+        """Store the writes that a task made after a checkpoint."""
         await self._here(self._put_writes(config, writes, task_id, task_path))
 
     async def adelete_thread(self, thread_id: str) -> None:

@@ -153,7 +153,7 @@ class RunyardSession(BranchCalls):
         The items of one message are stored in one transaction. Several messages on the head also share a transaction. On
         another branch, and over HTTP, each message has its own transaction.
 
-        Raises InvalidInputError for an item that is not JSON, MessageTooLargeError, and the errors of the store. Raises
+        Raises MessageTooLargeError and the errors of the store. Raises InvalidInputError for an item that is not JSON. Raises
         ThreadBusyError while a run is live on the branch, except for several messages in one transaction.
         """
         messages = openai_items.to_messages(openai_items.checked(items))

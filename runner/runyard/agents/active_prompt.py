@@ -13,7 +13,7 @@ from ..domain.requests import HitlRequest
 from ..errors import AgentCancelledError, IncompleteToolCycleError, ThreadBusyError
 
 Attempt: TypeAlias = Callable[[], Coroutine[Any, Any, list[HitlRequest]]]
-"""A function that executes an attempt. It returns the questions to which the run needs answers."""
+"""A function that executes an attempt. The function returns the questions to which the run needs answers."""
 
 
 @dataclass

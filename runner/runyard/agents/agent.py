@@ -47,13 +47,13 @@ class Agent:
     """A model with tools.
 
     Outside of a worker, the agent stores its conversation in the thread ``thread_id`` of ``checkpointer``. If the thread id or
-    the checkpointer is missing, the agent takes it from its CheckpointedChannel. A ``thread_id`` without a checkpointer names
-    a thread in the SQLite file ``runyard.db`` of the working directory. The file is made at the first call that needs it, and
-    is open only during calls. Several agents and processes may use it. Without a thread id, the conversation exists only in
-    memory, and no file is made.
+    the checkpointer is missing, the agent takes the missing value from its CheckpointedChannel. A ``thread_id`` without a
+    checkpointer names a thread in the SQLite file ``runyard.db`` of the working directory. The file is made at the first call
+    that needs it, and is open only during calls. Several agents and processes may use it. Without a thread id, the
+    conversation exists only in memory, and no file is made.
 
-    The same object executes the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the store, the
-    thread and the channel.
+    The same Agent can also execute the runs of a worker: ``App(agents={"support": agent})``. The worker then supplies the
+    store, the thread and the channel.
 
     ``model``: ``"provider:model"`` or a pydantic-ai model. ``tools``: functions or pydantic-ai tools. ``system_prompt``: one
     text or several. ``middleware``: pydantic-ai capabilities, such as :class:`~runyard.hitl.ApprovalPolicyMiddleware`.
@@ -152,7 +152,8 @@ class Agent:
           If the run has no message, call :meth:`prompt` with another run id;
         - NothingToRunError;
         - IncompleteToolCycleError;
-        - BackendUnavailableError if ``runyard.db`` cannot be made or written, DataCorruptedError if it is no SQLite file;
+        - BackendUnavailableError if ``runyard.db`` cannot be made or written, DataCorruptedError if this file is not a SQLite
+          file;
         - the error of the model's provider. After this error, the run is not completed and can be resumed (R7, R8).
         """
         self._check_binding(run_id)
@@ -184,7 +185,7 @@ class Agent:
     async def _claim(self, local_thread: LocalThread, run_id: str) -> None:
         """Claim the run. An earlier claim by this object is no error if the thread has no message of the run (R9).
 
-        The reply of the store to the earlier claim may have been lost."""
+        Such a claim is no error, because the store's reply to the earlier claim may have been lost."""
         again, self._claiming = self._claiming == run_id, run_id
         try:
             await local_thread.claim(run_id)
@@ -289,7 +290,7 @@ class Agent:
     async def abort(self) -> None:
         """Stop the prompt that is being executed, and wait for its end. Do nothing if no prompt is being executed.
 
-        The prompt raises AgentCancelledError. Its run is not completed."""
+        The prompt raises AgentCancelledError. The run of the prompt is not completed."""
         await self._active.abort()
 
     async def fork(

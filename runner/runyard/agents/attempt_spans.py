@@ -48,8 +48,8 @@ class AttemptSpans(Instrumentation):
 def spans_of(agent: AbstractAgent[Any, Any], served_as: str | None) -> list[AbstractCapability[Any]]:
     """Return a list with the capability that traces a run of ``agent``, or an empty list.
 
-    The list is empty if there is no tracer provider, or if the agent runs in-process (``served_as`` is None). It is also empty
-    if the program itself has set the instrumentation of the agent.
+    The list is empty if there is no tracer provider, or if the agent runs in-process (``served_as`` is None). The list is also
+    empty if the program itself has set the instrumentation of the agent.
     """
     if served_as is None or tracing.tracer() is None or _is_set(agent):
         return []

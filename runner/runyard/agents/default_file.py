@@ -56,8 +56,8 @@ class DefaultFile(SQLiteCheckpointer):
     async def in_use(self) -> AsyncIterator[None]:
         """Open the file until the ``with`` block ends. Make the file if it is missing.
 
-        Raises BackendUnavailableError if the file cannot be made or written, DataCorruptedError if it is not a SQLite file,
-        SchemaMismatch, LockedError, and ExtraMissingError without aiosqlite.
+        Raises SchemaMismatch, LockedError. Raises BackendUnavailableError if the file cannot be made or written. Raises
+        DataCorruptedError if the file is not a SQLite file. Raises ExtraMissingError without aiosqlite.
         """
         of_loop = _shared.setdefault(asyncio.get_running_loop(), {})
         shared = of_loop.setdefault(self._path, _Shared(SQLiteCheckpointer(self._path)))

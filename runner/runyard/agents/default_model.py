@@ -18,7 +18,7 @@ An entry has the environment variable with the provider's API key, the provider'
 
 
 def default_model() -> str | None:
-    """Return the model that the environment selects, as ``"provider:model"``. Return None if it selects no model.
+    """Return the model that the environment selects, as ``"provider:model"``. Return None if the environment selects no model.
 
     ``RUNYARD_MODEL`` names any model of pydantic-ai. If this variable is not set, OPENAI_API_KEY selects
     ``openai:gpt-5.4-mini`` and ANTHROPIC_API_KEY selects ``anthropic:claude-haiku-5-5``. An API key counts only if the

@@ -1,9 +1,9 @@
 """The engine executes a pydantic-ai agent as an attempt of a run. The attempt begins after the last stored message.
 
-**The messages record the progress of the run.** The engine appends a model's answer before the tools start. It appends each
-tool's result as soon as the tool has returned. For example, a later attempt finds an assistant message with the calls A, B and
-C, and the result of B. The later attempt takes the result of B from the messages, and executes A and C. After a crash, at most
-one model request is repeated. A finished tool call is never repeated (R9).
+**The messages record the progress of the run.** The engine appends a model's answer before the tools start. The engine appends
+each tool's result as soon as the tool has returned. For example, a later attempt finds an assistant message with the calls A,
+B and C, and the result of B. The later attempt takes the result of B from the messages, and executes A and C. After a crash,
+at most one model request is repeated. A finished tool call is never repeated (R9).
 """
 
 from __future__ import annotations

@@ -166,7 +166,7 @@ class LocalContext(RunContext):
 
 @dataclass
 class LocalAttempt:
-    """One attempt of a run that the caller claimed. ``fresh``: whether it is the run's first attempt."""
+    """One attempt of a run that the caller claimed. ``fresh``: whether this attempt is the run's first one."""
 
     local_thread: LocalThread
     run: Run

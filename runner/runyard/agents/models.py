@@ -10,7 +10,7 @@ from pydantic_ai.agent import AbstractAgent
 from pydantic_ai.models import Model, infer_model
 
 _made: Final[WeakKeyDictionary[asyncio.AbstractEventLoop, dict[str, Model[Any]]]] = WeakKeyDictionary()
-"""The cached models of each event loop. A model belongs to one loop, because its connections do."""
+"""The cached models of each event loop. A model belongs to one loop, because its connections belong to one loop."""
 
 
 def model_of(agent: AbstractAgent[Any, Any]) -> Model[Any] | None:

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 CALLS_AT_ONCE: Final = 2
-"""Maximum number of calls of :func:`accept_prompts` that the store has at once. The second call waits for the first."""
+"""Maximum number of calls that :func:`accept_prompts` has sent to the store and that have not returned. The second call waits
+for the first.
+"""
 
 
 async def accept_request(client: RunCalls, request: AcceptRequest, connection: Any = None) -> RunHandle:

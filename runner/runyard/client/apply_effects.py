@@ -27,7 +27,7 @@ EFFECTS_TIMEOUT_SECONDS: Final = 2.0
 async def apply_effects(effects: Effects, backend: Backend, *, patience: float = EFFECTS_TIMEOUT_SECONDS) -> bool:
     """Delete the streams, submit the jobs, send the cancel hints and write the events of ``effects``.
 
-    The streams are deleted first, because no later call deletes a stream that remains after ``patience``.
+    The streams are deleted first, because no later call deletes a stream that this call did not delete in time.
 
     ``patience``: seconds for all calls together. If a call fails, log a warning and return False. An error of Redis is logged
     and not raised, because it only delays runs.

@@ -103,8 +103,8 @@ class Client(
         in the environment, then for a ``runyard dev`` of this folder, then in ``.env``. The client connects to the first
         deployment that it finds (:mod:`runyard.support.location`). ``tenant``: the tenant of every call. ``namespace``: the
         namespace of the agents in arguments and of the default agent, as in :class:`runyard.App`. The default is
-        RUNYARD_NAMESPACE. ``app_version``: the version that each run of the client records at its enqueue. ``options``: see
-        :class:`ConnectOptions`. With a ``url`` of Postgres and no ``redis``, the client cannot submit jobs. The reconciler
+        RUNYARD_NAMESPACE. ``app_version``: the version that is recorded in each run that this client enqueues. ``options``:
+        see :class:`ConnectOptions`. With a ``url`` of Postgres and no ``redis``, the client cannot submit jobs. The reconciler
         then submits the jobs some seconds later.
 
         Raises InvalidInputError for an unknown scheme, for an option that the backend lacks, and if no deployment is found.

@@ -51,14 +51,14 @@ class FanOutCalls(RunCalls):
         """Try each of ``messages``, at most 1,000, on the same snapshot of ``src``, in one fork job (F11).
 
         The result has every answer. :meth:`candidates` reads the answers of a large fan-out in pages. ``threads``: if True,
-        each candidate is a run on its own fork of ``src``. The fork stays, and the run may ask humans. If False, each candidate
-        is a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and cancels
-        the others. ``judge``: the name of an agent of the App. This agent chooses among the candidates that succeeded. The
-        judge reads the snapshot and a message with the candidates. The judge chooses a candidate by its number, counted from 0.
-        The judge sets this number as ``ctx.result``, or answers with the number. ``max_parallel``: the number of candidates
-        that run at once, at most 100. ``run_id``: the run id of the fork job. A repetition with the same id gets the same
-        result. ``timeout``: maximum seconds for each candidate, and for the judge. ``wait``: seconds until the call raises
-        TimeoutError. The fork job continues after this error.
+        each candidate is a run on its own fork of ``src``. The fork is kept, and the run may ask humans. If False, each
+        candidate is a probe, which writes to no thread (F9). ``stop``: ``"first"`` takes the first candidate that succeeds and
+        cancels the others. ``judge``: the name of an agent of the App. This agent chooses among the candidates that succeeded.
+        The judge reads the snapshot and a message with the candidates. The judge chooses a candidate by its number, counted
+        from 0. The judge sets this number as ``ctx.result``, or answers with the number. ``max_parallel``: the number of
+        candidates that run at once, at most 100. ``run_id``: the run id of the fork job. A repetition with the same id gets
+        the same result. ``timeout``: maximum seconds for each candidate, and for the judge. ``wait``: seconds until the call
+        raises TimeoutError. The fork job continues after this error.
 
         Raises ThreadNotFoundError, RunNotCompletedError, HitlNotAllowedError, TooManyCandidatesError, InvalidInputError,
         ResultExpiredError.
@@ -133,7 +133,8 @@ class FanOutCalls(RunCalls):
 
         ``thread_id``: the id of the source. ``run_id``: the id of the fork job, live or ended.
 
-        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out, ResultExpiredError.
+        Raises RunNotFoundError, ThreadNotFoundError, ResultExpiredError. Raises InvalidInputError for a run that is no
+        fan-out.
         """
         return await self.backend.fan_outs.progress(thread_id, run_id)
 
@@ -142,10 +143,10 @@ class FanOutCalls(RunCalls):
 
         ``limit``: at most 1,000. A page ends at about 8 MiB, and can therefore have fewer candidates than ``limit``. The last
         page is the page whose ``next`` is None. The answer of a probe is always complete. If the messages of a candidate with
-        a thread do not fit into a page, only the last of them are returned, and :attr:`Candidate.omitted` says so.
+        a thread do not fit into a page, only the last messages are returned, and :attr:`Candidate.omitted` says so.
 
-        Raises RunNotFoundError, ThreadNotFoundError, InvalidInputError for a run that is no fan-out or for a ``limit`` out of
-        range, InvalidCursorError, ResultExpiredError.
+        Raises RunNotFoundError, ThreadNotFoundError, InvalidCursorError, ResultExpiredError. Raises InvalidInputError for a
+        run that is no fan-out, and for a ``limit`` out of range.
         """
         page = PageRequest(limit=limit, cursor=cursor, most=MAX_CANDIDATES)
         return await self.backend.fan_outs.candidates(thread_id, run_id, page)

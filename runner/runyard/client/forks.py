@@ -50,20 +50,20 @@ class ForkCalls(RunCalls):
         """Make a new thread that starts from a snapshot of ``src``, in constant time for any length of ``src`` (F1 to F8).
 
         ``new_thread_id``: the id of the new thread, or None for a generated id. ``after_run_id``, ``at_message_id``,
-        ``at_seq``: the cut, given by at most one of these arguments. The first is the id of a run. The other two are the id or
-        the number of the last message that the fork sees. By default the cut is after the last completed run. ``repair``: close
-        open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``. It may have one level of nesting
-        less than :data:`~runyard.domain.size_limits.MAX_NESTING`. ``message``: a first prompt to enqueue on the new thread.
-        ``run_id``: the run id of this prompt. If ``run_id`` is None, the id is derived from the id of the new thread. A
-        repetition of the call therefore finds the same run. ``wait``: if True, and the run at the cut has not ended, wait until
-        this run completes, then fork. ``title``, ``tags``, ``agent``: the values of the new thread. The default of ``agent`` is
-        the agent of ``src``. ``reset_usage``: start the new thread's usage totals at zero. If False, the totals start at the
-        usage of the runs that the fork inherits completely. The call is then slower, because it reads the usage of all these
-        runs.
+        ``at_seq``: the cut, given by at most one of these arguments. ``after_run_id`` is the id of a run. ``at_message_id``
+        and ``at_seq`` are the id and the number of the last message that the fork sees. By default the cut is after the last
+        completed run. ``repair``: close open tool calls at the cut. ``metadata``: a JSON object, stored as ``extra["fork"]``.
+        The object may have one level of nesting less than other objects (:mod:`runyard.domain.size_limits`). ``message``: a
+        first prompt to enqueue on the new thread. ``run_id``: the run id of this prompt. If ``run_id`` is None, the id is
+        derived from the id of the new thread. A repetition of the call therefore finds the same run. ``wait``: if True, and
+        the run at the cut has not ended, wait until this run completes, then fork. ``title``, ``tags``, ``agent``: the values
+        of the new thread. The default of ``agent`` is the agent of ``src``. ``reset_usage``: start the new thread's usage
+        totals at zero. If False, the totals start at the usage of the runs that the fork inherits completely. The call is then
+        slower, because it reads the usage of all these runs.
 
         Raises ThreadNotFoundError, RunNotCompletedError, ThreadAlreadyExistsError, ForkBoundaryError, MessageNotFoundError,
-        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`. After an error of :meth:`enqueue`, the
-        new thread exists already.
+        InvalidInputError. With ``message``, also raises the errors of :meth:`enqueue`. In the case of these errors, the new
+        thread was made before the error and is kept.
         """
         cut = Cut(after_run_id=after_run_id, at_message_id=at_message_id, at_seq=at_seq, repair=repair)
         request = fork_request(src, new_thread_id, cut, metadata, title, tags, self._agent(agent), reset_usage)

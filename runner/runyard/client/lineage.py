@@ -62,9 +62,9 @@ class LineageCalls(RunCalls):
 
         Return the messages of each thread after the last message that the two heads share.
 
-        ``limit``: the maximum number of returned messages of each thread, 1 to 1000. The messages of a thread also end at about
-        4 MiB. Both threads are read backwards from the newest message. The cost therefore does not depend on the number of
-        shared messages.
+        ``limit``: the maximum number of returned messages of each thread, 1 to 1000. The list of each thread's messages also
+        ends at about 4 MiB. Both threads are read backwards from the newest message. The cost therefore does not depend on the
+        number of shared messages.
 
         Raises ThreadNotFoundError, InvalidInputError.
         """

@@ -85,7 +85,7 @@ class KeyCalls(Calls):
         ``name``: a name that people recognize, 1 to 100 characters. ``lifetime``: seconds until the key expires, or None for no
         expiry. ``until``: a time at which the key expires at the latest, or None.
 
-        Raises InvalidInputError, for example if the tenant has MAX_VALID_KEYS valid keys.
+        Raises InvalidInputError, for example if the tenant already has 1,000 valid keys.
         """
         if not (1 <= len(name) <= 100 and name.isprintable()):
             raise InvalidInputError(f"the name of a key is 1 to 100 printable characters, got {brief(name)}", field="name")
@@ -104,7 +104,7 @@ class KeyCalls(Calls):
         return made, str(secret)
 
     async def keys(self) -> list[ApiKey]:
-        """Return the tenant's valid keys, and the newest MAX_ENDED_KEYS expired or revoked keys. The oldest key comes first."""
+        """Return the tenant's valid keys, and the newest 1,000 expired or revoked keys. The oldest key comes first."""
         return await self.backend.keys.keys()
 
     async def revoke_key(self, key_id: str) -> bool:
@@ -123,7 +123,8 @@ class LimitCalls(Calls):
         return await self.backend.limits.limits()
 
     async def set_limit(self, name: LimitName, most: int, *, subject: str | None = None) -> Limit:
-        """Allow at most ``most`` runs, bytes or seconds. This replaces an earlier limit of the same ``name`` and ``subject``.
+        """Allow at most ``most`` runs, bytes or seconds. The new limit replaces an earlier limit of the same ``name`` and
+        ``subject``.
 
         ``name``: the name of the limit. When ``queued``, ``queued_per_tenant`` or ``queued_per_lane`` is reached, the store
         refuses a further run with QueueFullError. ``queued_seconds``: a run that has not started this many seconds after its

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from .runs import RunCalls
 
 STATUS_SECONDS: Final = 1.0
-"""Seconds for the read of the status that the message of a TimeoutError has."""
+"""Maximum seconds to read the status of the run for the message of a TimeoutError."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RunResult:
 
     @property
     def last_text(self) -> str:
-        """The text of the last assistant message, for every status of the run.
+        """The text of the last assistant message, whatever the status of the run is.
 
         The text is empty if there is no such message.
         """
@@ -152,8 +152,9 @@ class RunHandle:
         """Wait until the run has ended or is suspended. Return the result of the run, even if the run failed.
 
         ``timeout``: seconds to wait. For 0, the call checks once. For None, the call waits without a limit. ``most``: the
-        approximate maximum number of bytes of the messages. The same maximum applies to the requests. If ``most`` is None, all
-        messages and requests are returned. If the run is suspended, answer its requests, and call this method again.
+        approximate maximum number of bytes of the messages. The bytes of the requests are counted separately, with the same
+        maximum. If ``most`` is None, all messages and requests are returned. If the run is suspended, answer its requests, and
+        call this method again.
 
         Raises TimeoutError with the status of the run. The run continues after this error. Raises RunNotFoundError, also for an
         inherited run whose thread was deleted. Raises ResultExpiredError for a fork job whose result has been deleted.

@@ -72,9 +72,9 @@ class RunCalls(ThreadCalls):
         errors. By default, temporary errors of a model's provider are retried for about two minutes. Any other error fails the
         run. ``retry``: the backoff between attempts. ``multitask_strategy``: what happens if the lane is busy (R3).
         ``expires_in``: a number of seconds. The run fails with ``run_expired`` if it has not started this many seconds after
-        its due time. ``webhook``: a URL that receives the run's end. ``connection``: an open database connection of the caller,
-        from asyncpg, psycopg 3, SQLAlchemy or Django. The run is accepted when the caller commits the transaction of this
-        connection. ``metadata``: a JSON object within the bounds of :mod:`runyard.domain.size_limits`.
+        its due time. ``webhook``: a URL that receives the run's end. ``connection``: an open database connection of the
+        caller, from asyncpg, psycopg 3, SQLAlchemy or Django. The run is accepted when the caller commits the transaction of
+        this connection. ``metadata``: a JSON object within the :mod:`runyard.domain.size_limits`.
 
         Raises InvalidInputError, RunConflictError, ThreadBusyError, NothingToRunError, MessageNotFoundError, ForkBoundaryError,
         QueueFullError, BackendUnavailableError.
@@ -110,8 +110,8 @@ class RunCalls(ThreadCalls):
         BackendUnavailableError, the prompt may have been accepted, and the later prompts were not sent. Repeat the call with
         the same run ids.
 
-        Over HTTP, raises an error that concerns the caller, such as UnauthenticatedError or ForbiddenError. The prompts of
-        earlier batches stay accepted.
+        Over HTTP, an error that concerns the caller is raised and is not an outcome. Examples are UnauthenticatedError and
+        ForbiddenError. The prompts of earlier batches stay accepted.
         """
         return await accept_prompts(self, list(prompts))
 
@@ -157,7 +157,7 @@ class RunCalls(ThreadCalls):
         name is stored and not verified.
 
         Raises ThreadNotFoundError, HitlNoPendingRequestError, HitlAmbiguousError, HitlStaleAnswerError,
-        HitlInvalidAnswerError, HitlAlreadyAnsweredError. Raises InvalidInputError for an answer that exceeds the bounds of
+        HitlInvalidAnswerError, HitlAlreadyAnsweredError. Raises InvalidInputError for an answer that exceeds the
         :mod:`runyard.domain.size_limits`.
         """
         if thread_id is None and request_id is None:
@@ -179,7 +179,7 @@ class RunCalls(ThreadCalls):
     async def signal(
         self, thread_id: str, name: str, value: JsonValue = None, *, signal_id: str | None = None, sent_by: str | None = None
     ) -> Signal:
-        """Send a signal to a thread. If a run of the thread waits for ``name``, it continues (:meth:`RunContext.wait_for`).
+        """Send a signal to a thread. A run of the thread that waits for ``name`` continues (:meth:`RunContext.wait_for`).
 
         Without such a run, the signal is kept until a run waits for it. ``value``: a JSON value. ``signal_id``: the client's id
         of this signal. A repetition with the same id changes nothing. ``sent_by``: the name of the sender. The HTTP API refuses
@@ -187,7 +187,7 @@ class RunCalls(ThreadCalls):
 
         Raises ThreadNotFoundError. Raises SignalConflictError if the thread has another signal with this id. Raises
         TooManySignalsError if the thread keeps a thousand signals that no run has taken. Raises InvalidInputError for an
-        invalid name, or for a value that exceeds the bounds of :mod:`runyard.domain.size_limits`.
+        invalid name, and for a value that exceeds the :mod:`runyard.domain.size_limits`.
         """
         sent = await self.backend.runs.signal(
             thread_id, name, value, signal_id=new_id() if signal_id is None else signal_id, sent_by=sent_by
@@ -213,7 +213,8 @@ class RunCalls(ThreadCalls):
         ``aborted`` ends the run. No model is called. ``run_id``: the id of the run, if several runs wait. Returns the run, or
         None if no run waits. A repetition of the call finds no waiting run and changes nothing.
 
-        Raises ThreadNotFoundError, RunNotFoundError, HitlAmbiguousError if several runs wait, InvalidInputError.
+        Raises ThreadNotFoundError, RunNotFoundError, InvalidInputError. Raises HitlAmbiguousError if several runs wait and
+        ``run_id`` is None.
         """
         done = await self.backend.runs.abort_pending(thread_id, reason, run_id=run_id)
         await self._apply(done.effects)
@@ -222,7 +223,7 @@ class RunCalls(ThreadCalls):
     async def redrive(self, thread_id: str, run_id: str) -> Run:
         """Queue a failed or dead run again.
 
-        Raises RunNotFoundError, RunEndedError, and ResultExpiredError for a fan-out whose messages have expired.
+        Raises RunNotFoundError, RunEndedError. Raises ResultExpiredError for a fan-out whose messages have expired.
         """
         changed = await self.backend.runs.redrive(thread_id, run_id)
         await self._apply(changed.effects)
@@ -233,11 +234,12 @@ class RunCalls(ThreadCalls):
 
         Such a run is failed, dead, cancelled without ``keep``, or a fork job. The content of a run is its messages, input,
         result, error, metadata, requests and steps. A fork or a branch may begin at a message of the run. The messages of the
-        run that it shows are kept. The run's row stays, with ``deleted_at``. A repeated enqueue with the run's id finds this
-        row and executes nothing. Lists do not show the run. Events of the run stay in streams until they expire. A repetition
-        of the delete changes nothing.
+        run that the fork or branch shows are kept. The run's row stays, with ``deleted_at``. A repeated enqueue with the run's
+        id finds this row and executes nothing. Lists do not show the run. Events of the run stay in streams until they expire.
+        A repetition of the delete changes nothing.
 
-        Raises RunInUseError for a run that has not ended or is part of a context, RunNotFoundError, ThreadNotFoundError.
+        Raises RunNotFoundError, ThreadNotFoundError. Raises RunInUseError for a run that has not ended or is part of a
+        context.
         """
         await self.backend.runs.delete_run(thread_id, run_id)
 

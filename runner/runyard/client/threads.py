@@ -57,7 +57,7 @@ class ThreadCalls(Calls):
         ``thread_id``: the thread's id, or None for a uuid7. A repetition with the same id and the same content returns the
         same thread. ``agent``: the name of the agent for prompts that name no agent. If None, the thread gets the agent of its
         first run. ``config``: a JSON object that agents read in their RunContext. A fork gets a copy of this object.
-        ``extra``: a JSON object for your own use. :mod:`runyard.domain.size_limits` has the bounds of both objects.
+        ``extra``: a JSON object for your own use. Both objects must be within the :mod:`runyard.domain.size_limits`.
 
         Raises ThreadAlreadyExistsError, InvalidInputError.
         """
@@ -87,7 +87,7 @@ class ThreadCalls(Calls):
         ``tags``: return threads with all of these tags. ``newest_first``: begin at the newest thread, not at the oldest. Over
         HTTP, an API of an earlier release ignores ``newest_first``. Large values are left out
         (:attr:`runyard.models.Thread.omitted`). A page may have fewer threads than ``limit``. The ``next`` of the last page is
-        None. A ``next`` continues a list in the same order only.
+        None. A ``next`` is valid only for a call with the same order.
 
         Raises InvalidInputError, InvalidCursorError.
         """
@@ -114,8 +114,8 @@ class ThreadCalls(Calls):
         Attempts that begin later read the changed ``config``. ``expected``: the ``updated_at`` of the thread that the caller
         read. If the thread has changed since then, the call raises PreconditionFailedError.
 
-        Raises ThreadNotFoundError, PreconditionFailedError, and InvalidInputError for ``extra`` or ``config`` beyond the
-        bounds of :mod:`runyard.domain.size_limits`.
+        Raises ThreadNotFoundError, PreconditionFailedError. Raises InvalidInputError if ``extra`` or ``config`` exceeds the
+        :mod:`runyard.domain.size_limits`.
         """
         named = agent if isinstance(agent, Unset) else wanted(self.namespace, agent)
         fields = {"agent": named, "title": title, "tags": tags, "extra": extra, "config": config}
@@ -144,8 +144,8 @@ class ThreadCalls(Calls):
     ) -> Page[Message] | FormattedPage:
         """Return the path from the root to the message ``leaf_id``, or a page of this path (B2).
 
-        Without ``leaf_id``, the path leads to the end of the thread's head. This path includes the messages of a run that is
-        being executed on the head. The ``run_status`` of each message is the present status of its run.
+        Without ``leaf_id``, the path leads to the last message of the thread's head branch. This path includes the messages of
+        a run that is being executed on the head. The ``run_status`` of each message is the present status of its run.
 
         ``limit``: the maximum number of messages per page, or None for the whole path. With a limit, a page also ends at about
         8 MiB. ``newest_first``: begin at the leaf. ``format``: return JSON objects of this format (``"openai"``,
@@ -163,7 +163,7 @@ class ThreadCalls(Calls):
     async def message(self, thread_id: str, message_id: str) -> Message:
         """Return one message that the thread shows, on any branch.
 
-        Raises ThreadNotFoundError, MessageNotFoundError, InvalidInputError for an id that is not a UUID.
+        Raises ThreadNotFoundError, MessageNotFoundError. Raises InvalidInputError for an id that is not a UUID.
         """
         [message] = (await self.messages(thread_id, message_id, limit=1, newest_first=True)).items
         return message
@@ -189,7 +189,7 @@ class ThreadCalls(Calls):
         ``label``: 1 to 64 printable characters. ``message_id``: a message of the branch, or None for the head. A message that a
         fork inherited belongs to the fork's first branch.
 
-        Raises ThreadNotFoundError, MessageNotFoundError, RunNotCompletedError for a message of a run that failed or was
+        Raises ThreadNotFoundError, MessageNotFoundError. Raises RunNotCompletedError for a message of a run that failed or was
         cancelled. Raises InvalidInputError, for example for the 101st label of a thread.
         """
         await self.backend.threads.set_label(thread_id, label, message_id)
@@ -221,8 +221,8 @@ class ThreadCalls(Calls):
         message is appended to the head. ``expected_leaf``: the id of the last message that the caller read. If the branch now
         ends at another message, the call raises LeafMovedError.
 
-        Raises MessageNotFoundError, InvalidInputError, InvalidBlobError for a fault in a JSON object of a format,
-        ThreadBusyError, LeafMovedError, MessageTooLargeError.
+        Raises MessageNotFoundError, InvalidInputError, ThreadBusyError, LeafMovedError, MessageTooLargeError. Raises
+        InvalidBlobError for a fault in a JSON object of a format.
         """
         stored = as_message(message) if format is None else from_blob(format, message)
         assert stored is not None

@@ -74,7 +74,9 @@ class Event(StrictModel):
 
 
 _FIELDS: Final = BaseModel.__dict__["__dict__"]
-"""The descriptor by which a model's fields are read and changed, also in a SealedEvent, which defines its own ``__dict__``."""
+"""The descriptor that reads and changes a model's fields. A SealedEvent needs this descriptor too, because its class defines
+another ``__dict__``.
+"""
 
 
 class SealedEvent(Event):

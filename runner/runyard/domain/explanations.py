@@ -69,8 +69,9 @@ def explanation(run: Run, reason: str, facts: Mapping[str, Any]) -> str:
     - ``lacking``, for ``next``: the id of a live worker of the queue that does not serve the run's agent. If several workers do
       not serve the agent, this is the lowest of their ids, and ``others_lacking`` is the number of the remaining workers.
     - ``silent_for`` (seconds), for ``running``: the time since the last heartbeat of the run's worker.
-    - ``blocked_for`` (seconds) and ``blocked_at`` (file and line), if the main loop of the run's worker is blocked: since when,
-      and where. For a queued run, the main loops of all workers that could take the run are blocked.
+    - ``blocked_for`` (seconds) and ``blocked_at`` (file and line), if the main loop of the run's worker is blocked: the time
+      since the block began, and its place in the code. For a queued run, the main loops of all workers that could take the run
+      are blocked.
     """
     known: dict[str, Any] = {"status": run.status, "attempt": run.attempt, "finished_at": run.finished_at}
     known |= {"error": run.error.headline if run.error else "an error"} | dict(facts)

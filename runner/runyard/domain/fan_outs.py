@@ -67,8 +67,8 @@ class FanOutProgress(StrictModel):
 
     ``usage``: the usage of all candidates and of the judge. The usage of each candidate is counted once. The usage can grow
     after the end of the fork job, while runs of candidates continue on their threads. A cancel of the fork job does not cancel
-    these runs; they continue to their ends. With ``stop="first"``, the fork job cancels the runs that did not win. Such a run
-    adds usage until its worker has stopped it.
+    these runs. With ``stop="first"``, the fork job cancels the runs that did not win. Such a run adds usage until its worker
+    has stopped it.
     """
 
     total: int

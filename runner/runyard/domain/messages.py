@@ -258,8 +258,8 @@ def model_name(message: Message) -> str:
     """Return the name of the model that wrote ``message``, or an empty text if the message has no such name.
 
     Each adapter of a framework writes its data under a separate key in ``provider_details``. The data of pydantic-ai has the
-    name of the model under ``response.model_name``. The data of cubeloop has it under ``model_id``. The data of other
-    frameworks has it under ``model``.
+    name of the model under ``response.model_name``. The data of cubeloop has the name under ``model_id``. The data of other
+    frameworks has the name under ``model``.
     """
     for kept in (message.provider_details or {}).values():
         if isinstance(kept, dict):

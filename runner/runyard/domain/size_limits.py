@@ -5,7 +5,7 @@ A bound exists for the depth, the number of values, the size of integers, and th
 ``postgres/functions/size_limits.sql`` has the same limits. ``max_body`` in ``runyard_api/http/settings.py`` bounds a request.
 
 Recursive code that copies, compares, encodes or decodes a deep value can exhaust the stack. A C function that processes a
-large value stops all other work of the process. A value within the bounds does neither.
+large value stops all other work of the process. Values within the bounds cause neither problem.
 """
 
 from __future__ import annotations
@@ -204,7 +204,7 @@ def message_size(message: Message) -> int:
 
 
 JsonValue: TypeAlias = Any
-"""A JSON value. Pydantic does not validate it; runyard checks each incoming value once.
+"""A JSON value. Pydantic does not validate this value, but runyard checks each incoming value once.
 
 A validation by Pydantic would take as long as all other work on a message.
 """

@@ -17,10 +17,11 @@ from .states import RunStatus
 class Thread(StrictModel):
     """One conversation.
 
-    ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because they have more than
-    :data:`~runyard.domain.runs.LARGE_VALUE_BYTES` bytes. A read of the thread by its id returns these fields. ``damaged``: the
+    ``omitted``: the names of the fields (``extra``, ``config``) that a list leaves empty because their values have more than 8
+    KiB (:data:`~runyard.domain.runs.LARGE_VALUE_BYTES`). A read of the thread by its id returns these fields. ``damaged``: the
     names of the fields that a list leaves empty because their stored value cannot be decoded. ``deleted_at``: the time of the
-    deletion. Only an ancestor in a :class:`Lineage` can be deleted. A deleted ancestor has only its ids, its cut and its times.
+    deletion. Only an ancestor in a :class:`Lineage` can have this time. A deleted ancestor has only its ids, its cut and its
+    times.
     """
 
     thread_id: str

@@ -54,7 +54,7 @@ class TimelineEntry(StrictModel):
       before the step had a result. ``error`` is the error of a candidate of a fan-out.
     - ``request``: a question to a human, from the question to the answer. ``name`` is its kind, ``input`` the question,
       ``output`` the answer, ``status`` ``pending``, ``answered`` or ``closed``.
-    - ``sleep``, ``signal``, ``child``: a wait of the run, from its begin to its end. ``status`` is ``waiting``, ``ended``,
+    - ``sleep``, ``signal``, ``child``: a wait of the run, from its start to its end. ``status`` is ``waiting``, ``ended``,
       ``cancelled`` if a cancel of the run ended the wait before it was due, ``timeout`` for a signal that did not come in
       time, or the status of the child. ``input``: the time at which the wait ends at the latest. For a signal, ``name`` is its
       name and ``output`` its value. For a child, ``id`` is its run and ``name`` its thread.
@@ -236,7 +236,7 @@ def of_request(request: HitlRequest, at: datetime, *, closed: bool) -> TimelineE
 
 
 def of_wait(wait: Wait, at: datetime, run: Run, *, child: str | None, omitted: int | None = None) -> TimelineEntry:
-    """Return the entry of a wait of ``run``. ``at``: the begin of the wait. ``child``: the status of the child.
+    """Return the entry of a wait of ``run``. ``at``: the start of the wait. ``child``: the status of the child.
 
     ``omitted``: the number of bytes of a signal's value that was not read.
     """

@@ -44,8 +44,8 @@ def new_id() -> str:
 def check_id(value: Any, name: str, most: int = MAX_ID_LENGTH) -> str:
     """Return ``value`` if it is a valid id. Otherwise raise :class:`InvalidInputError`.
 
-    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid. The resolution of a URL removes them from a
-    path, even if they are percent-encoded (RFC 3986, 5.2.4).
+    An id has 1 to ``most`` printable characters. ``.`` and ``..`` are not valid, because the resolution of a URL removes them
+    from a path, even if they are percent-encoded (RFC 3986, 5.2.4).
     """
     if not (isinstance(value, str) and 1 <= len(value) <= most and value.isprintable()):
         raise InvalidInputError(f"{name} must be 1 to {most} printable characters, got {brief(value)}", field=name)
@@ -96,8 +96,8 @@ def check_message_id(value: Any, name: str) -> str:
 def check_tags(tags: Mapping[str, Any], title: str | None = None) -> dict[str, str]:
     """Return a copy of ``tags``, with ``title`` as the tag ``title`` (F7).
 
-    ``tags``: texts under keys of 1 to 64 printable characters. Raises InvalidInputError for other tags, and for more text than
-    :data:`~runyard.domain.size_limits.MAX_BYTES` allows.
+    ``tags``: texts under keys of 1 to 64 printable characters. Raises InvalidInputError for other tags, and for tags that
+    exceed the :mod:`runyard.domain.size_limits`.
     """
     check_value(title, "title")
     check_value(tags, "tags")

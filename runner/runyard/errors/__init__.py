@@ -36,8 +36,9 @@ RunyardError
     └── WebhookNotFoundError, WebhookDeliveryNotFoundError, WebhookConflictError, TooManyWebhooksError
 
 Each class has a stable ``code``. The HTTP API, metrics and the database use this code. ``http_status`` is the status of the
-HTTP API's answer. The keyword arguments of an error become its ``details``. They are JSON values for use by a program. An
-error can be pickled. The method ``to_dict`` returns an error as JSON. :func:`from_dict` makes the error again from this JSON.
+HTTP API's answer. The keyword arguments of an error become its ``details``. The details are JSON values for use by a program.
+An error can be pickled. The method ``to_dict`` returns an error as JSON. :func:`from_dict` makes the error again from this
+JSON.
 """
 
 from __future__ import annotations

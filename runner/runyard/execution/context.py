@@ -50,13 +50,13 @@ FAIL: Final[JsonObject] = {"fail": True}
 class RunContext(Parking):
     """The context of one attempt of a run, for its agent.
 
-    ``thread_id``, ``run_id``: the ids of the thread and the run. ``agent``: the name of the agent in its App, or None
-    in-process. ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from the
-    leaf. ``deadline``: the time at which the attempt times out, or None for no timeout. ``extra``: the thread's extra.
-    ``config``: a copy of the thread's config at the start of the attempt. Changes to the copy are not saved. ``result``: a JSON
-    value for the caller that enqueued the run, None by default. ``traceback_filter``: the filter of the App, or None.
+    ``thread_id``, ``run_id``: the ids of the thread and the run. ``agent``: the name of the agent in its App, or None for an
+    in-process Agent. ``attempt``: the number of the attempt, from 1. ``input``: the prompt, or None if the run continues from
+    the leaf. ``deadline``: the time at which the attempt times out, or None for no timeout. ``extra``: the thread's extra.
+    ``config``: a copy of the thread's config at the start of the attempt. Changes to the copy are not saved. ``result``: a
+    JSON value for the caller that enqueued the run, None by default. ``traceback_filter``: the filter of the App, or None.
 
-    A run fails with ``invalid_input`` if ``extra`` or ``result`` is larger than :mod:`runyard.domain.size_limits` allows.
+    A run fails with ``invalid_input`` if ``extra`` or ``result`` exceeds the :mod:`runyard.domain.size_limits`.
 
     A later attempt continues after the last committed message. Its agent reads the committed messages by :meth:`history`.
     """
@@ -181,8 +181,8 @@ class RunContext(Parking):
         fails without another attempt. ``ask`` suspends the run, and asks a human whether the step was done
         (:data:`~runyard.execution.steps.ANSWER_SCHEMA`).
 
-        Raises the function's error. Raises InvalidInputError after the call if the result is not a JSON value or is larger than
-        :mod:`runyard.domain.size_limits` allows.
+        Raises the function's error. Raises InvalidInputError after the call if the result is not a JSON value or exceeds the
+        :mod:`runyard.domain.size_limits`.
         """
         self._check()
         return await self._whole_call(self._steps.replay_or_call(fn, args, key, on_unknown))
@@ -289,7 +289,7 @@ class RunContext(Parking):
         TaskGroup) are asked together.
 
         If a probe asks a question, the probe ends, and its caller gets HitlNotAllowedError. Raises InvalidInputError for JSON
-        that is larger than :mod:`runyard.domain.size_limits` allows.
+        that exceeds the :mod:`runyard.domain.size_limits`.
         """
         if not isinstance(question, str | dict):
             raise InvalidInputError(f"a question is text or a JSON object, got {brief(question)}", field="question")

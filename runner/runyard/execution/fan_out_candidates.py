@@ -2,10 +2,10 @@
 
 The fork job holds no slot while these runs are executed. An attempt of the fork job records the candidates that have ended,
 starts some of the unstarted candidates, and then releases the fork job. The fork job continues when fewer than ``until_fewer``
-of these runs are unfinished. ``must_wait`` in ``postgres/functions/startable.sql`` checks this condition. It also makes a fork
-job wait for the run at its cut (F5). The ids of the candidates are derived from the ids of the fork job, so that a later
-attempt finds the candidates. Each candidate is started in separate transactions, so that no transaction holds row locks for
-long.
+of these runs are unfinished. ``must_wait`` in ``postgres/functions/startable.sql`` checks this condition. This function also
+makes a fork job wait for the run at its cut (F5). The ids of the candidates are derived from the ids of the fork job, so that
+a later attempt finds the candidates. Each candidate is started in separate transactions, so that no transaction holds row
+locks for long.
 """
 
 from __future__ import annotations

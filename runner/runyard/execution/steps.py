@@ -103,9 +103,9 @@ class Steps:
     A step with a recorded result is replayed: the result is returned, and the function is not called. A step that no attempt
     has started is executed and recorded. A step in doubt was started by an earlier attempt and has no recorded result. The
     policy ``on_unknown`` says what happens to a step in doubt. ``known``: the steps of earlier attempts, by key. ``start``: a
-    function that records the start and the input of a step. It returns the step's earlier record, or None. ``finish``: a
-    function that records the result of a step. ``ask``: a function that returns the human's answer to a request. ``keep``: the
-    filter of the inputs, or None.
+    function that records the start and the input of a step. The function returns the step's earlier record, or None.
+    ``finish``: a function that records the result of a step. ``ask``: a function that returns the human's answer to a request.
+    ``keep``: the filter of the inputs, or None.
     """
 
     def __init__(
@@ -260,7 +260,8 @@ def current_step() -> CurrentStep:
 
 
 def current_run() -> RunContext:
-    """Return the context of the run to which the calling code belongs. A tool can use it to ask a human or to change ``extra``.
+    """Return the context of the run to which the calling code belongs. A tool can use the context to ask a human or to change
+    ``extra``.
 
     Raises InvalidInputError outside of a run.
     """
@@ -297,7 +298,8 @@ def step(
 def step(
     fn: Callable[P, Awaitable[R]] | None = None, *, key: str | None = None, on_unknown: OnUnknown = "retry"
 ) -> Callable[P, Awaitable[R]] | Callable[[Callable[P, Awaitable[R]]], Callable[P, Awaitable[R]]]:
-    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside of a run, only call ``fn``.
+    """Make ``async def fn`` a step of the run that calls it (:meth:`RunContext.step`). Outside of a run, call ``fn`` and
+    record nothing.
 
     ``key``: the name of the step in its run. The default consists of the function's name and the number of the function's
     earlier calls in the attempt. ``on_unknown``: the policy for a call that an earlier attempt started and did not finish:

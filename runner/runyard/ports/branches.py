@@ -1,4 +1,4 @@
-"""The protocol for reading and writing a thread branch by branch. The export and the import of threads use it."""
+"""The protocol for reading and writing a thread branch by branch. The export and the import of threads use this protocol."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class BranchStore(Protocol):
     shorter. ``branch_messages``: return at most ``limit`` messages that are stored on the branch, in order, after the message
     number ``after``. Messages of all runs are included, and inherited messages are not. The result has about PAGE_BYTES at
     most. An empty list means the end. ``set_head``: find the branch that ends at a message, and make this branch the head. If
-    no branch ends at the message, open a branch there. ROOT_ID is the place before the first message. Raises
+    no branch ends at the message, open a branch there. ROOT_ID is the place before the first message. ``set_head`` raises
     MessageNotFoundError.
 
-    ``lock_imports``: take the lock of the tenant's imports. Raises LockedError if another import holds the lock.
+    ``lock_imports``: take the lock of the tenant's imports. This method raises LockedError if another import holds the lock.
     """
 
     async def branch_keys(self, thread_id: str) -> list[int]: ...

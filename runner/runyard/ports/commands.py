@@ -282,5 +282,5 @@ class ThreadRequest:
 
     @property
     def hash(self) -> str:
-        """The digest by which stores recognise a repetition. It differs from the digest of every fork."""
+        """The digest by which stores recognise a repetition. This digest differs from the digest of every fork."""
         return "thread " + digest([self.agent, self.title, dict(self.tags), self.extra, self.config])

@@ -37,10 +37,10 @@ class FanOutStore(Protocol):
     (F14). ``begin`` and ``end`` raise StaleFenceError and CancelRequestedError.
 
     ``progress``: count the candidates. ``candidates``: return a page of the candidates in the order of their messages. A page
-    has at most ``limit`` candidates and about PAGE_BYTES bytes. A larger candidate is alone on its page. The page then has only
-    the last messages of the candidate, as many as fit into PAGE_BYTES. ``progress`` and ``candidates`` raise RunNotFoundError
-    and ThreadNotFoundError. They raise InvalidInputError for a run that is not a fan-out, and ResultExpiredError if the result
-    or the content of the fork job was deleted. ``candidates`` raises InvalidCursorError.
+    has at most ``limit`` candidates and about PAGE_BYTES bytes. A larger candidate is alone on its page. The page then has
+    only the last messages of the candidate, as many as fit into PAGE_BYTES. ``progress`` and ``candidates`` raise
+    RunNotFoundError and ThreadNotFoundError. Both methods raise InvalidInputError for a run that is not a fan-out, and
+    ResultExpiredError if the result or the content of the fork job was deleted. ``candidates`` raises InvalidCursorError.
     """
 
     async def messages(self, attempt: AttemptToken, numbers: Sequence[int]) -> dict[int, Message]: ...

@@ -63,7 +63,7 @@ class ThreadFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathRequest:
-    """A request for a path of a thread's message tree, or for a page of it (B2).
+    """A request for a path of a thread's message tree, or for a page of such a path (B2).
 
     ``leaf_id``: the id of the message at which the path ends, or None for the newest leaf. ``limit``: the maximum number of
     messages, or None for the whole path. ``newest_first``: begin at the leaf. Raises InvalidInputError for a limit out of

@@ -56,7 +56,7 @@ class StreamUsage:
 
     The number of dropped streams starts again at 0 after a loss of the server's data, and after a long time without events.
     ``memory``: on the fullest server, the bytes that count for the memory limit. ``max_memory``: the memory limit of this
-    server, or 0 without a limit. Both are 0 if the server does not report them.
+    server, or 0 without a limit. Each of the two numbers is 0 if the server does not report it.
     """
 
     bytes: int = 0

@@ -52,7 +52,7 @@ DEFAULT_MAX_POOL_CONNECTIONS: Final = 10
 
 
 class Checkpointer(Protocol):
-    """A checkpointer: messages, extra, one pending request, external runs, forks (R13 to R15)."""
+    """A store of messages, extra, one pending request and external runs, with forks of threads (R13 to R15)."""
 
     async def load(self, thread_id: str) -> CheckpointData | None: ...
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None: ...

@@ -31,7 +31,7 @@ class Streams(Protocol):
     """Follows runs and threads of one tenant.
 
     :class:`runyard.events.streams.DirectStreams` reads the store and the event log. The streams of the HTTP backend call a
-    server that does the same.
+    server, and the server reads the store and the event log.
 
     ``follow_run``: yield the events of one run after ``last_event_id`` (None: from its first event), live, until the run ends
     or is suspended. ``found``: the run, if the caller has just read it. Raises RunNotFoundError.

@@ -59,10 +59,10 @@ class WaitingPage:
 
 @dataclass(frozen=True, slots=True)
 class BlockedLoop:
-    """A main loop that user code blocks. ``seconds``: the time so far. ``place``: ``file:line``.
+    """A main loop that is blocked by user code. ``seconds``: the time so far. ``place``: ``file:line``.
 
-    ``stack``: the main thread's stack, or None if the App's filter drops it. The place is shortened to MAX_PLACE_CHARACTERS,
-    and the stack to the maximum of a traceback. Both can come from another process and be too long.
+    ``stack``: the main thread's stack, or None if the App's filter drops it. The place is shortened to MAX_PLACE_CHARACTERS.
+    The stack is shortened to the maximum size of a traceback. Both texts can come from another process and be too long.
     """
 
     seconds: float
@@ -87,12 +87,12 @@ class WorkerInfo:
     """One worker process.
 
     ``agents``: a map from agent name to queue. ``default_agent``: the agent for the runs of the app's namespace that name no
-    agent, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these names
-    when it registers. In a list of workers, ``asking`` can be empty. ``budgets``: the budgets of each agent whose definition
-    has budgets. :meth:`runyard.Budget.describe` defines their form. ``on_version_mismatch``: the setting of the worker's
-    :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds since the
-    last heartbeat, by the store's clock. ``blocked``: where user code blocks the main loop, or None. ``redis_outage``: the
-    outage of Redis, or None. A dead worker has the values of the time when it was declared dead.
+    agent, or None if the app has no agents. ``asking``: the names of the agents that may ask humans. A worker sends these
+    names when it registers. In a list of workers, ``asking`` can be empty. ``budgets``: the budgets of each agent whose
+    definition has budgets. :meth:`runyard.Budget.describe` defines their form. ``on_version_mismatch``: the setting of the
+    worker's :class:`runyard.App`. ``address``: ``host:port`` of the worker's health server, or None. ``silent_for``: seconds
+    since the last heartbeat, by the store's clock. ``blocked``: the place at which the main loop is blocked by user code, or
+    None. ``redis_outage``: the outage of Redis, or None. A dead worker has the values of the time when it was declared dead.
     """
 
     worker_id: str

@@ -165,7 +165,7 @@ def is_own(filename: str) -> bool:
 def _blocks(error: BaseException, most: int, seen: set[int]) -> Iterator[tuple[list[str], str]]:
     """Yield the frames and the text of at most ``most`` errors: the causes, the error itself, the errors of a group.
 
-    ``seen``: the ids of the errors that lead to ``error``. They are needed because an error may be its own cause.
+    ``seen``: the ids of the errors that lead to ``error``. The ids are needed, because an error may be its own cause.
     """
     before = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
     seen.add(id(error))

@@ -195,8 +195,8 @@ def start(
     """Start a span. Return the span, or :data:`NO_SPAN` if the process does not trace. The caller ends the span.
 
     ``parent``: a span context or a ``traceparent``. The default is the current span, or else the context of :func:`within`.
-    ``began``: the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span. They are used
-    only if :func:`chooses_ids` returns True.
+    ``began``: the start in nanoseconds since 1970, by default the present time. ``ids``: the ids of the span. These ids are
+    used only if :func:`chooses_ids` returns True.
     """
     if (own := tracer()) is None:
         return NO_SPAN

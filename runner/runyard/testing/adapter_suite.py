@@ -1,4 +1,5 @@
-"""The suite that every adapter of agents must pass (:mod:`runyard.support.agent_adapters`). Third parties run it too::
+"""The suite that every adapter of agents must pass (:mod:`runyard.support.agent_adapters`). The authors of other adapters can
+run the suite too::
 
     # tests/test_my_adapter.py
     from runyard.testing.adapter_suite import AdapterSuite
@@ -56,7 +57,7 @@ class AdapterSuite(ABC):
 
     @abstractmethod
     def approval_agent(self, tool: SuiteTool) -> object:
-        """Return an agent like that of :meth:`tool_agent`, but it asks a human to approve each call."""
+        """Return an agent that works like the agent of :meth:`tool_agent` and also asks a human to approve each call."""
 
     async def test_the_app_takes_the_agent(self) -> None:
         """F9: An App finds the adapter of the agent. The App knows whether the agent may ask a human."""

@@ -62,7 +62,7 @@ class CrashingPort:
     """Wraps a port of one worker, and simulates the crashes of ``crash_plan`` before or after the worker's writes.
 
     After the crash every call raises StaleFenceError. ``die``: a function that is called at the crash. The argument of ``die``
-    is the store's answer, which the worker does not receive. It is None for a crash before the write.
+    is the store's answer, which the worker does not receive. The argument is None for a crash before the write.
     """
 
     def __init__(self, inner: Any, crash_plan: CrashPlan, die: Callable[[Any], None]) -> None:
@@ -95,7 +95,8 @@ class CrashingPort:
 
 
 async def crash_everywhere(app: App, scenario: Callable[[Harness], Awaitable[object]]) -> int:
-    """Execute ``scenario`` once without a crash. Then execute it with a crash before and after each of its writes.
+    """Execute ``scenario`` once without a crash. Then execute the scenario twice for each of its writes: with a crash before
+    the write, and with a crash after the write.
 
     The scenario sends prompts and answers, and asserts, for example, that a payment was made once. Each execution gets a new
     harness. If the scenario has state outside of the harness, it must reset this state. An exception of the scenario gets a

@@ -73,7 +73,7 @@ class Harness:
 
     Use it as ``async with Harness(app) as harness``, with an App or a single agent. The harness executes every run that it or
     its ``client`` enqueues. A call that waits for a run returns when the run has ended, asks a human, or waits for a signal.
-    Such a call does not wait for backoffs, sleeps and later due times. Instead, it moves the clock of the store.
+    Such a call does not wait for backoffs, sleeps and later due times. Instead, the call moves the clock of the store.
     ``asyncio.sleep`` in the agent and the timeout of an attempt take their real time.
 
     The exit of the harness raises AssertionError if an ordered crash (``crash``, ``crash_before``, ``crash_after``) did not
@@ -125,7 +125,7 @@ class Harness:
     async def respond(
         self, thread_id: str, answer: JsonValue, request_id: str | None = None, response_id: str | None = None
     ) -> HarnessRun:
-        """Answer a question. Execute its run until it stops again, and return its result.
+        """Answer a question. Execute the run that asked the question until the run stops again, and return the run's result.
 
         The errors are as in :meth:`runyard.Client.respond`.
         """

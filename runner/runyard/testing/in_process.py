@@ -40,8 +40,8 @@ async def deployment(
     The deployment opens no port and starts no process and no thread. After the block the worker and all its tasks have ended,
     even if the block raised an exception. A fixture may enter the block in one task and leave it in another task.
 
-    Raises ExtraMissingError if ``runyard[testing]`` is not installed. If the worker failed, the end of the block raises its
-    error.
+    Raises ExtraMissingError if ``runyard[testing]`` is not installed. If the worker failed, the end of the block raises the
+    worker's error.
     """
     served = app if isinstance(app, App) else App({"agent": app})
     backend = await backend_urls.connect("memory://", tenant=tenant, redis="fakeredis://")

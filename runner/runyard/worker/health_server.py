@@ -7,9 +7,9 @@
 ``/stacks``    the stacks of threads and tasks; to other machines only with RUNYARD_REMOTE_STACKS=true
 =============  ====================================================================================================
 
-The server has separate threads. It therefore answers while user code blocks the main loop. Anyone on the network may call the
-server. The number of connections is therefore bounded. Each connection has a maximum number of bytes and a maximum duration.
-The metrics are cached for a second.
+The server has separate threads. The server therefore answers even while the main loop is blocked by user code. Anyone on the
+network may call the server. The number of connections is therefore bounded. Each connection has a maximum number of bytes and
+a maximum duration. The metrics are cached for a second.
 """
 
 from __future__ import annotations

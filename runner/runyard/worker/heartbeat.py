@@ -1,8 +1,8 @@
 """The heartbeat of a worker and the renewal of its locks.
 
-Both run in a separate thread. The worker therefore keeps its runs while user code blocks the main loop. While native code
-holds the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat says whether an
-operator has requested a drain, and which queues are paused.
+Both run in a separate thread. The worker therefore keeps its runs even while the main loop is blocked by user code. While
+native code holds the interpreter, :mod:`runyard.worker.heartbeat_process` sends the heartbeats. The reply to a heartbeat says
+whether an operator has requested a drain, and which queues are paused.
 
 If a worker was declared dead, ``Worker._abandon_runs`` (worker/worker.py) stops all its runs. If another attempt has claimed a
 run, the store refuses the next write of the earlier attempt. ``Execution._stop_after_refusal`` (execution/executor.py) then

@@ -32,8 +32,9 @@ PRUNE_SECONDS: Final = 10.0
 PRUNE_PART_SECONDS: Final = 0.25
 """Maximum seconds of pruning in one pass. Each pruning is a short transaction."""
 LONG_FEED_DELAY_SECONDS: Final = 60.0
-"""If the feed is delayed for longer than this number of seconds, the transaction that delays it is logged. This is also the
-number of seconds between two such log lines."""
+"""If the feed is delayed for longer than this number of seconds, the transaction that delays it is logged. The same number of
+seconds passes between two such log lines.
+"""
 
 log = structlog.get_logger("runyard.reconciler")
 

@@ -94,8 +94,8 @@ def drain(
 
 @app.command()
 def stacks(context: typer.Context, worker: WorkerArg, as_json: options.Json = False) -> None:
-    """Print the stack of each thread and each task of a worker. This also works while user code blocks the worker's event
-    loop.
+    """Print the stack of each thread and each task of a worker. The command also works while the worker's event loop is
+    blocked by user code.
 
     The worker needs a port (RUNYARD_METRICS_PORT). By default, the worker sends its stacks only to callers on its own machine.
     RUNYARD_REMOTE_STACKS=true allows callers on other machines. Without a port, `kill -USR1 PID` writes the stacks of the

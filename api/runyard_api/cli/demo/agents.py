@@ -1,4 +1,4 @@
-"""The agents of the demo: a travel desk that uses a model or a script, and two agents for the measurements."""
+"""The agents of the demo: a travel desk that uses a model or a script, and two agents whose runs the demo measures."""
 
 from __future__ import annotations
 

@@ -36,8 +36,9 @@ class Compat:
 
 
 class ErrorShapes:
-    """Sends errors under the prefix of a compatible API in the shape that the API's clients expect. This includes errors of the
-    middleware."""
+    """Sends errors under the prefix of a compatible API in the shape that the API's clients expect. Errors of the middleware
+    are included.
+    """
 
     def __init__(self, app: ASGIApp, mounted: Sequence[Compat]) -> None:
         self.app, self.mounted = app, [each for each in mounted if each.shape is not None]

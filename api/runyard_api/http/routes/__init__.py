@@ -1,1 +1,1 @@
-"""The routes, one module per resource (A)."""
+"""The routes of the HTTP API, one module per resource."""
