@@ -28,7 +28,7 @@ class Buckets:
         self._levels: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def level(self, name: str) -> float:
-        """Return the number of tokens that may be taken at once."""
+        """Return the number of tokens that may be taken now."""
         level, since = self._levels.get(name, (float(self.burst), 0.0))
         return min(level + (time.monotonic() - since) * self.rate, float(self.burst))
 

@@ -301,8 +301,8 @@ def check_parent(thread: ThreadState, message_id: str) -> None:
 
 
 def boundary_error(thread: ThreadState, branch: Branch, entry: Entry, calls: list[str]) -> ForkBoundaryError:
-    """Return the error for a cut at ``entry`` inside a tool cycle. The error names the nearest messages before and after
-    ``entry`` at which no tool call is open."""
+    """Return the error for a cut at ``entry`` inside a tool cycle. The error names two messages at which no tool
+    call is open: the nearest one before ``entry`` and the nearest one after it."""
     whole = _whole_path(thread, branch, entry)
     closed = [e for i, e in enumerate(whole) if not open_tool_calls(x.message for x in whole[: i + 1])]
     before = next((e.id for e in reversed(closed) if e.seq < entry.seq), None)

@@ -110,8 +110,8 @@ class RedisScheduler:
         return await self._deliveries(worker_id, reply)
 
     async def end_wait(self, worker_id: str) -> None:
-        """End the wait of the worker's current claim. If no claim of the worker waits, its next claim within END_WAIT_MS does
-        not wait."""
+        """End the wait of the worker's current claim. If no claim of the worker waits, and its next claim begins within
+        END_WAIT_MS, this next claim does not wait."""
         await self._server.call(Call(script("end_wait"), self._keys.end_wait(worker_id), (END_WAIT_MS,)))
 
     def _pause(self, queues: Sequence[str], wait: float) -> float:

@@ -329,7 +329,7 @@ class Section:
                 await self.backend.runs.delete_run(self.id, run_id)
 
     async def _compare(self, line: LeafLine) -> None:
-        """Compare a leaf with the deployment, and set its labels. A repeated import moves no label that the thread has."""
+        """Compare a leaf with the deployment, and set its labels. A label that the thread already has is not moved."""
         if self.report.dry_run:
             return
         await self.flush()

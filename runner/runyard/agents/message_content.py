@@ -79,7 +79,8 @@ def shown(role: str, content: Sequence[Part], names: Mapping[str, str]) -> Itera
 
 
 def _returned(part: ToolResultPart) -> dict[str, Any]:
-    """Return the content of a tool result. pydantic-ai gets a file only if this function made it from a part of the result."""
+    """Return the content of a tool result. Only files that this function makes from parts of the result are files for
+    pydantic-ai. JSON that has the form of a file stays JSON."""
     if not part.has_parts:
         return {"content": part.content}
     content = _prompt(part.parts)

@@ -58,7 +58,8 @@ def unwrap(error: BaseException) -> BaseException:
 def probe_error(signal: ControlSignal | None, error: BaseException | None) -> BaseException | None:
     """Return the error of a probe, or None.
 
-    ``signal``: the signal in the probe's context, even if the agent has caught it. ``error``: the error that the agent raised.
+    ``signal``: the signal in the probe's context. It is there even if the agent has caught it.
+    ``error``: the error that the agent raised.
     """
     found = [signal, *(signals_in(error) if error is not None else ())]
     refused = next((each for each in found if isinstance(each, QuestionRefused)), None)

@@ -42,7 +42,7 @@ class ThreadTree:
     turn_of: dict[str, str] = field(default_factory=dict)
 
     def add_path(self, thread: Thread, path: Sequence[Message]) -> None:
-        """Add the turns of one path that the graph does not have yet."""
+        """Add those turns of ``path`` that are not yet in the graph."""
         last: Turn | None = None
         for message in path:
             if key := self.turn_of.get(message.id):
