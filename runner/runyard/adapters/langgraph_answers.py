@@ -86,7 +86,7 @@ class _TaskAnswers(list[Any]):
 
     def __len__(self) -> int:
         frame = sys._getframe(1)
-        if frame.f_code is not interrupt.__code__ or not {"idx", "value"} <= frame.f_locals.keys():
+        if frame.f_code is not interrupt.__code__ or not {"idx", "value"} <= set(frame.f_locals):
             return 0  # LangGraph then asks an answered question again, and Answers.key raises an error
         number: int = frame.f_locals["idx"]
         asked = self._asked[number] = self._question(frame.f_locals["value"])
