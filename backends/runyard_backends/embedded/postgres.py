@@ -153,7 +153,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
 
     def _is_ready(self) -> bool:
-        """Return True if the server is ready. Line 1 of postmaster.pid is the process id, and line 8 the state. pg_ctl reads
+        """Return True if the server is ready. Line 1 of postmaster.pid is the process id, and line 8 is the state. pg_ctl reads
         the same lines."""
         try:
             lines = (self._area / "data" / "postmaster.pid").read_text().splitlines()

@@ -53,7 +53,7 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The URL for clients, including the password. A restart does not change it."""
+        """The URL for clients, including the password. A restart does not change the URL."""
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -132,8 +132,8 @@ class EmbeddedServer(ABC):
 
     def stop(self) -> None:
         """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down cleanly. A server
-        without a `data_dir` is stopped at once. Do nothing if the server was not started. Do nothing in a child process that
-        the owner forked."""
+        without a `data_dir` is stopped immediately. Do nothing if the server was not started. Do nothing in a child process
+        that the owner forked."""
         if self._home is None or os.getpid() != self._owner:
             return
         self._end(f"stop {int(self.immediate if self._given_dir is None else self.graceful)}")

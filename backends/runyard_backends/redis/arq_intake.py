@@ -112,8 +112,8 @@ class ArqIntake:
 @dataclass(slots=True)
 class Takes:
     """The limits of one look at the queue. ``until``: the time of the event loop after which no further job is accepted.
-    ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. It contains
-    None if all threads refuse further runs."""
+    ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. ``full``
+    contains None if all threads refuse further runs."""
 
     until: float
     locked: set[object] = field(default_factory=set)

@@ -204,10 +204,10 @@ class RedisEventLog:
         """Yield the stored events after the id ``after`` (None: from the start), then live events, each event once. Yield a
         ``gap`` wherever events are possibly missing. Yield None after each ``silence`` seconds without an event.
 
-        The generator ends after a live event with a type of STREAM_ENDS. The generator also ends after the stored events if
-        the last of them has such a type. The generator therefore does not end at a ``run.suspended`` event that later stored
-        events follow. Raises BackendUnavailableError when the connection is lost. Follow again after the last id that was
-        received. To stop early, close the generator (``contextlib.aclosing``).
+        The generator ends after a live event with a type of STREAM_ENDS. The generator also ends after the stored events if the
+        last of them has such a type. The generator therefore does not end at a ``run.suspended`` event that later stored events
+        follow. Raises BackendUnavailableError when the connection is lost. After this error, call the method again with the
+        last id that was received. To stop early, close the generator (``contextlib.aclosing``).
         """
         async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:
             position = _Position(ref, after)

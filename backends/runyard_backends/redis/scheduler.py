@@ -152,15 +152,15 @@ class RedisScheduler:
         await self._server.ping()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Publish to every worker that a cancel of these runs was requested. If a hint is lost, the cancel is only delayed: the
-        run's next write finds the request in Postgres."""
+        """Publish to every worker that a cancel of these runs was requested. If a hint is lost, the cancel is only delayed,
+        because the run's next write finds the cancel in Postgres."""
         if refs:
             message = packb([(ref.thread_key, ref.run_id) for ref in refs])
             await self._server.command("SPUBLISH", self._keys.cancel_channel, message)
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         """Yield the runs of all hints that are published after this call. The iterator does not end. Raises
-        BackendUnavailableError when the connection is lost. Then call the method again."""
+        BackendUnavailableError when the connection is lost. After this error, call the method again."""
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()

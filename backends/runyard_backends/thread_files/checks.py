@@ -60,7 +60,7 @@ class FileCheck:
     thread id, the forks whose sections have not begun. A line ``fork`` has named each of them. ``threads``: the ids of the
     threads whose sections have begun. ``open``: the ids of the runs that are claimed in the present section and have not ended.
     ``over``: the ids of the runs that have ended in this section. ``in_branch``: True if this section has had a line
-    ``branch``. ``head``: True if it has had a line ``head``."""
+    ``branch``. ``head``: True if this section has had a line ``head``."""
 
     forks: dict[str, ForkLine] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)
