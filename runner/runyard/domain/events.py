@@ -63,8 +63,8 @@ class Event(StrictModel):
     def seal(self) -> None:
         """Keep the event as JSON only. A later read of its data decodes the JSON again.
 
-        Sealing saves memory while a slow reader has a large event: a value with many small members takes tens of times more
-        memory than its JSON.
+        Sealing saves memory while a slow reader has a large event, because a value with many small members takes tens of times
+        more memory than its JSON.
         """
         with _SEALING:
             if not isinstance(self, SealedEvent):  # no other thread has sealed the event meanwhile

@@ -22,8 +22,8 @@ ENDED_CANDIDATE: Final = frozenset({"completed", "failed", "cancelled"})
 MAX_CANDIDATES: Final = 1_000
 """Maximum number of messages in one fan-out."""
 MAX_PARALLEL_CANDIDATES: Final = 100
-"""Maximum number of candidates of one fan-out that run at once. The worker of the fork job keeps the context of each running
-probe in memory."""
+"""Maximum number of candidates of one fan-out that run at the same time. The worker of the fork job keeps the context of each
+running probe in memory."""
 
 KEY_PREFIX: Final = "candidate:"
 """The beginning of the keys of the steps that record candidates. ``postgres/functions/candidates.sql`` has the same text."""

@@ -235,7 +235,8 @@ class AttemptInfo(StrictModel):
 
 
 def run_fits(run: Run, queue: str | None, error: str | None, text: str | None) -> bool:
-    """Return whether a run fits the filters: it has the queue and the error code, and contains the text.
+    """Return whether a run fits the filters. Such a run has the queue and the error code of the filters, and contains their
+    text.
 
     A filter that is None fits every run.
     """

@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: the spans of this process, and the trace context of a call (W3C Trace Context).
 
 A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. The module imports
-OpenTelemetry only in this case. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
+OpenTelemetry only in this case. Without a provider the functions return immediately, and a span is :data:`NO_SPAN`.
 ``docs/how-to/traces.md`` lists the spans. A span has no content of messages and no text of an error (T4).
 """
 
