@@ -147,7 +147,7 @@ class EmbeddedServer(ABC):
         self._end(f"signal {int(signal.SIGKILL)}")
 
     def restart(self) -> None:
-        """Shut the server down cleanly and start it with the same port, password and data. This works after `kill` too."""
+        """Shut the server down cleanly and start it with the same port, password and data. The call also works after `kill`."""
         self._end(f"stop {int(self.graceful)}")
         self.start()
 

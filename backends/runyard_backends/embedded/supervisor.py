@@ -49,7 +49,7 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_tree(root: int, number: int) -> None:
-    """Send signal `number` to `root` and all its descendants. During this time `root` is stopped. It can therefore not start a
+    """Send signal `number` to `root` and all its descendants. During this time `root` is stopped, so that `root` cannot start a
     child process that would miss the signal."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)

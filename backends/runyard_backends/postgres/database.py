@@ -213,7 +213,7 @@ class Database:
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Connection]:
         """Return a connection of the pool. After an error, wait until the connection can be used again. If this takes longer
-        than RELEASE_SECONDS, close the connection. If the server takes no writes, close the connection at once."""
+        than RELEASE_SECONDS, close the connection. If the server takes no writes, close the connection immediately."""
         async with self._free:
             connection = await self.pool.acquire()
             try:

@@ -1,4 +1,4 @@
-"""Timelines of runs on Postgres. They are read from the rows of messages, steps, attempts and requests."""
+"""Timelines of runs on Postgres. A timeline is read from the rows of messages, steps, attempts and requests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PostgresTimelineStore:
         )
 
     async def _earlier_calls(self, ids: tuple[str, str, str], rows: Sequence[codec.Row]) -> dict[str, ToolCallPart]:
-        """Return tool calls by id. These are the calls on earlier pages whose results are on this page."""
+        """Return, by id, the tool calls on earlier pages whose results are on this page."""
         there = {row["seq"] for row in rows}
         wanted = {row["call_seq"] for row in rows if row["role"] == "tool"} - there - {None}
         stored = await self.db.rows("messages_of_run", *ids, list(wanted)) if wanted else []

@@ -1,4 +1,4 @@
-"""Connections to one Redis server. They send pipelined script calls and blocking pops, and subscribe to channels.
+"""Connections to one Redis server, for pipelined script calls, blocking pops and subscriptions to channels.
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds. If the server does not reply, the
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
@@ -40,8 +40,8 @@ ROOM_TRIES: Final = 3
 
 
 class RedisServer:
-    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or connections of a connector. They are opened when
-    needed.
+    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or connections of a connector. Each connection is
+    opened when a call needs it.
 
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take, including
     the time to connect. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has

@@ -236,7 +236,7 @@ class RedisEventLog:
                         break
 
     async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
-        """Yield True at once. Then yield True whenever an attempt of a run of the thread adds its first event. Raises
+        """Yield True immediately. Then yield True whenever an attempt of a run of the thread adds its first event. Raises
         BackendUnavailableError when the connection is lost."""
         async with self._server.subscribe(self._keys.begins(thread_key), self._backlog) as live:
             while True:
@@ -344,7 +344,7 @@ def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Ev
 
 
 class _Position:
-    """The position of a reader in one stream. It also records whether the next event needs a ``gap`` before it."""
+    """The position of a reader in one stream. The object also records whether the next event needs a ``gap`` before it."""
 
     def __init__(self, ref: RunRef, after: str | None) -> None:
         self.ref = ref

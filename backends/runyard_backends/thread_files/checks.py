@@ -32,7 +32,7 @@ from .records import (
 
 def check_file(file: BinaryIO) -> Family:
     """Check all lines of a file and return its first line. The memory grows with the number of threads, and with the number of
-    runs of one thread. It does not grow with the number of messages.
+    runs of one thread. The memory does not grow with the number of messages.
 
     Raises InvalidInputError with the number of the ``line``.
     """

@@ -159,8 +159,8 @@ class FeedEntry(StrictModel):
 
     ``parent_thread_id``, ``forked_after_run_id``, ``forked_at_seq``: the source and the cut of a forked thread, for the type
     ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. The
-    path to ``last_message_id`` ends with the messages of the run. The store fills these three fields when the feed is read.
-    They are None if the run has no messages, or if the thread or run was deleted.
+    path to ``last_message_id`` ends with the messages of the run. The store fills these three fields when the feed is read. The
+    three fields are None if the run has no messages, or if the thread or run was deleted.
     """
 
     cursor: str

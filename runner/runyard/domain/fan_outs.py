@@ -40,8 +40,8 @@ class Candidate(StrictModel):
     candidate's thread, or None for a probe. ``text``: the text of the last assistant message. ``messages``: the messages that
     the candidate added. ``stop_reason``: None until the candidate has ended. ``error``: the cause of a failure. ``usage``: the
     usage of this candidate only. ``omitted``: ``["messages"]`` if the first messages of the candidate are left out, because all
-    of them would exceed the size of a page. This happens only to a candidate with a thread. The answer of a probe is always
-    complete.
+    of them would exceed the size of a page. Messages are left out only for a candidate with a thread. The answer of a probe is
+    always complete.
     """
 
     model_config = ConfigDict(frozen=True)

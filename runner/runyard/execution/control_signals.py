@@ -1,4 +1,5 @@
-"""Signals that end the agent's code early. They derive from BaseException, so that ``except Exception`` does not catch them."""
+"""Signals that end the agent's code early. The signals derive from BaseException, so that ``except Exception`` does not catch
+them."""
 
 from __future__ import annotations
 

@@ -77,10 +77,10 @@ class Parking(Transcript):
 
         :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest signal
         that no wait has taken. If the run ends before an attempt receives the signal, the thread keeps the signal for a later
-        wait. ``schema``: JSON schema of the value. ``timeout``: the latest end of the wait. It is given as seconds or a
-        timedelta after the first call of this wait, as a datetime with a time zone, or as None for no limit. ``key``: the name
-        of the wait in its run. The default consists of the signal's name and the number of the earlier waits for this signal in
-        this attempt.
+        wait. ``schema``: JSON schema of the value. ``timeout``: the latest end of the wait. ``timeout`` is given as seconds or
+        a timedelta after the first call of this wait, as a datetime with a time zone, or as None for no limit. ``key``: the
+        name of the wait in its run. The default consists of the signal's name and the number of the earlier waits for this
+        signal in this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
         ``schema``. The wait has then taken the signal. Raises InvalidInputError for invalid arguments. If a probe waits, the

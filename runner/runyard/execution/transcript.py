@@ -143,7 +143,7 @@ class Transcript:
         after the commit.
 
         If the run already has a message with the same id, for example from an earlier attempt, the message is not stored again
-        and emits no event. It is returned as it is stored, with its ``created_at``.
+        and emits no event. The call returns the stored message, with its ``created_at``.
 
         A streamed assistant message (:meth:`stream_text`) gets the id under which its text was sent.
         """

@@ -1,4 +1,4 @@
-"""The health server of a worker. It reports liveness, readiness, metrics and stacks.
+"""The health server of a worker. The server reports liveness, readiness, metrics and stacks.
 
 =============  ====================================================================================================
 ``/livez``     200 while the process and its heartbeat thread run, even without Postgres and Redis
