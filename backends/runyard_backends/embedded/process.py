@@ -34,8 +34,8 @@ def free_port() -> int:
 class EmbeddedServer(ABC):
     """A server on 127.0.0.1 that ends with its owner. The owner is the process (not the thread) that calls `start`.
 
-    data_dir: the directory that keeps the server's files over several starts. None: a temporary directory, which is removed by
-    `stop` or after the owner's end.
+    data_dir: the directory that keeps the server's files over several starts. If `data_dir` is None, the directory is
+    temporary, and is removed by `stop` or after the owner's end.
     """
 
     name: str

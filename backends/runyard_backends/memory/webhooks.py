@@ -63,7 +63,7 @@ class DeliveryState:
 
     @property
     def over_at(self) -> datetime | None:
-        """The time at which the delivery arrived or failed. None while the delivery is pending."""
+        """The time at which the delivery arrived or failed. The time is None while the delivery is pending."""
         return self.delivery.delivered_at or self.delivery.failed_at
 
 

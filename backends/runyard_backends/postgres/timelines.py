@@ -101,9 +101,9 @@ def _place_of_wait(row: codec.Row) -> Place:
 def _first(
     rows: Sequence[codec.Row], waits: Sequence[codec.Row], limit: int
 ) -> tuple[list[codec.Row], list[codec.Row], Place | None]:
-    """Return the rows and the waits of one page, and its last place if entries follow.
+    """Return the rows and the waits of one page. Also return the last place of the page if entries follow the page.
 
-    ``rows`` and ``waits`` each begin at the page's first place. Each may have fewer entries than follow there.
+    ``rows`` and ``waits`` begin at the first place of the page. Each of the two lists may leave out entries at later places.
     """
     there = [*map(_place, rows)], [*map(_place_of_wait, waits)]
     ends = [found[-1] for part, found in zip((rows, waits), there, strict=True) if part and part[0]["total"] > len(part)]

@@ -4,9 +4,9 @@ A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
 connection, so that the next call cannot read the late reply as its own.
 
-A server may reply that it cannot serve, for example because it became a replica. Then all connections to this server are
-closed. The next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no reply in
-time, the idle connections are closed. If a new connection leads to another address, all older connections are closed.
+A server may reply that it cannot serve, for example because it became a replica. After such a reply, all connections to this
+server are closed. The next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no
+reply in time, the idle connections are closed. If a new connection leads to another address, all older connections are closed.
 
 A script that the server refuses for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
 script again. A script with the line ``-- allow-oom`` is never refused for lack of memory. Such a script frees memory or needs

@@ -96,8 +96,8 @@ class RedisEventLog:
         server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. An event is added only if its id is higher than the stream's last id.
-        Otherwise it is dropped without an error."""
+        """Add events of runs of one thread, in order. An event is added only if its id is higher than the stream's last id. Any
+        other event is dropped without an error."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:

@@ -49,8 +49,8 @@ class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
     Every call may be repeated. If the reply to a claim is lost, no worker holds the claimed jobs. The locks of their lanes
-    expire, and the reconciler submits the jobs again. The same happens if the caller cancels a waiting claim. :meth:`end_wait`
-    ends the wait without losing a job. Every method raises BackendUnavailableError when Redis does not answer.
+    expire, and the reconciler submits the jobs again. A caller that cancels a waiting claim can lose jobs in the same way.
+    :meth:`end_wait` ends the wait without losing a job. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
     def __init__(self, server: RedisServers, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:

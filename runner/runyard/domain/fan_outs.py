@@ -116,8 +116,8 @@ class CandidateRecord(NamedTuple):
 class CandidateRun(NamedTuple):
     """The run of a candidate on the candidate's thread.
 
-    ``messages``: the last messages of the run. None if they were not read, or if the run has not ended. ``cut``: True if
-    earlier messages are left out.
+    ``messages``: the last messages of the run. ``messages`` is None if they were not read, or if the run has not ended.
+    ``cut``: True if earlier messages are left out.
     """
 
     status: RunStatus

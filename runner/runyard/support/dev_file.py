@@ -39,7 +39,8 @@ MAX_TROUBLE_CHARACTERS: Final = 2_000
 class Deployment:
     """The URLs of a running ``runyard dev``. ``pid``: its process id. ``app``: the app that it serves, as ``module:app``.
 
-    ``trouble``: how the last worker ended, if ``dev`` has not replaced this worker. Empty if ``dev`` has all its workers.
+    ``trouble``: how the last worker ended, if ``dev`` has not replaced this worker. The text is empty if ``dev`` has all its
+    workers.
     """
 
     pid: int

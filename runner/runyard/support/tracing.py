@@ -275,7 +275,7 @@ def _current_context() -> SpanContext | None:
 
 
 def _parent(parent: SpanContext | str | None) -> Context | None:
-    """Return the OpenTelemetry context in which a span starts. None means the current context."""
+    """Return the OpenTelemetry context in which a span starts. Return None for the current context."""
     if isinstance(parent, str) or (parent is None and _current_context() is None):
         parent = span_context(parent or _current.get())
     if parent is None:

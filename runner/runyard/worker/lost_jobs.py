@@ -30,8 +30,8 @@ MIN_HEAD_AGE: Final = timedelta(seconds=1)
 MIN_MISSING_SECONDS: Final = 1.0
 """Seconds for which a lane head must be missing from Redis.
 
-MIN_HEAD_AGE alone would not be enough. When a run ends, the next run of the lane becomes the head and is submitted then. This
-next run may be older than MIN_HEAD_AGE.
+MIN_HEAD_AGE alone would not be enough. When a run ends, the next run of the lane becomes the head, and its job is submitted.
+This next run may be older than MIN_HEAD_AGE.
 """
 ORPHANS_PER_PAGE: Final = 1000
 """Number of orphans after which one read of orphans ends. An orphan is a running run of a dead worker."""
