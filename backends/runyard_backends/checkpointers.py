@@ -43,8 +43,8 @@ class StoredThreads(ABC):
         return pending[0] if pending else None
 
     async def load_pending_run_id(self, thread_id: str) -> str | None:
-        """Return the run id of the pending request. Return None without a pending request, and for a pending request without a
-        run id."""
+        """Return the run id of the pending request. Return None if there is no pending request, or if the pending request has
+        no run id."""
         pending = await self.load_pending(thread_id)
         return pending[1] if pending else None
 

@@ -1,4 +1,5 @@
-"""Pages of candidates of fan-outs, for all stores. If a candidate has a thread, its messages are on this thread."""
+"""Pages of candidates of fan-outs, for all stores. If a candidate has its own thread, the candidate's messages are on this
+thread."""
 
 from __future__ import annotations
 
@@ -49,11 +50,11 @@ def page_of_candidates(
     runs: Mapping[int, CandidateRun],
     budget: int,
 ) -> Page[Candidate]:
-    """Return the page with the candidates ``numbers``. The page ends before the last of them if it has about ``budget`` bytes.
-    Raises InvalidCursorError.
+    """Return a page with the candidates ``numbers``. When the page has about ``budget`` bytes, the remaining candidates are
+    left out. Raises InvalidCursorError.
 
-    ``records``: the records of the candidates ``numbers``. If the value of a record does not fit in the page, it is None. The
-    same holds for the messages of an ended run.
+    ``records``: the records of the candidates ``numbers``. A value that does not fit in the page is None in its record.
+    ``runs``: the runs of the candidates, by number. The messages of an ended run are None if they do not fit in the page.
     """
     if numbers.start >= job.total:
         raise InvalidCursorError("not a cursor of this list", field="cursor")

@@ -22,8 +22,8 @@ async def items_of(read: Callable[[str | None], Awaitable[Page[T]]]) -> AsyncIte
 
 
 def page_of(left: Sequence[T], limit: int, cursor: Callable[[T], str], size: Callable[[T], int], budget: int) -> Page[T]:
-    """Return the next page. It has at most ``limit`` items and ``budget`` bytes. An item of more than ``budget`` bytes is a
-    page of its own.
+    """Return the next page. The page has at most ``limit`` items and ``budget`` bytes. An item of more than ``budget`` bytes is
+    a page of its own.
 
     ``left``: the items after the place of the previous page's cursor, in order. ``cursor``: a function that returns the cursor
     of an item's place. The item at this place may leave the list before the next page is read. ``size``: a function that

@@ -50,8 +50,8 @@ def kept(rows: Iterable[Row], **thread: str | int) -> list[KeptRow]:
 
 async def lazily(rows: Sequence[KeptRow]) -> list[Message]:
     """Return messages for any number of rows. In a long history, each message is decoded at its first use. The first use of a
-    message from a damaged row raises DataCorruptedError. The messages of a short history are decoded at once. This function
-    then raises the error."""
+    message from a damaged row raises DataCorruptedError. The messages of a short history are decoded in this call, which then
+    raises the error."""
     if len(rows) < LAZY_MIN_MESSAGES:
         return await messages([row for row, _ in rows], **(rows[0][1] if rows else {}))
     made: list[Message] = []

@@ -96,7 +96,7 @@ def _corrupted(rows: Sequence[Row], thread: Mapping[str, str | int]) -> DataCorr
 
 
 def fields(row: Row) -> dict[str, Any]:
-    """Return the fields of a message. They are not validated."""
+    """Return the fields of a message. The fields are not validated."""
     seq, id_, parent_id, run_id, role, payload, note, calls, results, created_at, *_ = row
     found: dict[str, Any] = _noted(note, calls, results) if payload is None else unpack(payload)
     found["id"] = id_

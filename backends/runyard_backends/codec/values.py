@@ -68,8 +68,8 @@ def from_json(text: str | None) -> Any:
 
 
 def _integer(digits: str) -> int | float:
-    """Decode a number without a fraction. If the number does not fit into 64 bits, return a float. It was a float, because
-    jsonb writes a float such as 1e20 with all its digits."""
+    """Decode a number without a fraction. If the number does not fit into 64 bits, return a float. Such a number was stored as
+    a float, because jsonb writes a float such as 1e20 with all its digits."""
     return int(digits) if len(digits) < 20 or -(2**63) <= int(digits) < 2**64 else float(digits)
 
 

@@ -92,8 +92,8 @@ class World:
         return await self.take(run_id, thread=thread)
 
     async def crash(self, run_id: str, times: int, *, thread: str = T, worker: str = "crashing") -> None:
-        """Claim the run and declare its worker dead, ``times`` times. If an attempt must run alone, call ``isolate`` before its
-        crash."""
+        """Let the run crash ``times`` times. A crash is a claim of the run, followed by the death of its worker. If an attempt
+        must run alone, call ``isolate`` before its crash."""
         for n in range(times):
             claim = await self.claim(run_id, thread=thread, worker=f"{worker}{n}")
             assert claim.attempt is not None, claim
@@ -226,7 +226,8 @@ async def proved(runs: RunStore, ref: RunRef) -> list[Event]:
 
 
 def texts(messages: Sequence[Message]) -> list[str]:
-    """Return the text of each message. A call is ``call:<ids>``, a result ``result:<ids>``."""
+    """Return the text of each message. The text of a message with tool calls is ``call:<ids>``, and the text of a message with
+    results is ``result:<ids>``."""
     return [_text(message) for message in messages]
 
 

@@ -142,8 +142,8 @@ class _ThreadImport:
         """Return the run after which the thread was forked from its parent. Also return the approximate number of inherited
         messages.
 
-        cubepi copies the messages and runs of a fork. The copied runs have the completion numbers and times of the parent's
-        runs.
+        For a fork, cubepi copies the messages and the runs of the parent. The copied runs have the completion numbers and times
+        of the parent's runs.
         """
         parent_id = self._thread.parent_thread_id
         parent = await self._source.thread(parent_id) if parent_id is not None else None
@@ -218,7 +218,7 @@ class _ThreadImport:
 
     async def _save_extra(self) -> None:
         """Set the thread's extra to the extra of the source. The thread's next completed run saves this extra. Forks after that
-        run get it."""
+        run get this extra."""
         assert self._stored is not None
         extra: dict[str, JsonValue] = {key: None for key in self._stored.extra if key not in (*self._thread.extra, STATE)}
         extra.update(self._thread.extra)

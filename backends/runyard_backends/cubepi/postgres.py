@@ -1,4 +1,4 @@
-"""Reads of a Postgres database of cubepi or cubeloop. A read-only transaction reads one page."""
+"""Reads of a Postgres database of cubepi or cubeloop. Each page is read in its own read-only transaction."""
 
 from __future__ import annotations
 

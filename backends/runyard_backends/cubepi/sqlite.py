@@ -1,4 +1,5 @@
-"""Reads of a SQLite database of cubepi or cubeloop. The database is opened read-only. A transaction reads one page."""
+"""Reads of a SQLite database of cubepi or cubeloop. The database is opened read-only. Each page is read in its own
+transaction."""
 
 from __future__ import annotations
 

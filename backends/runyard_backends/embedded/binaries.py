@@ -59,7 +59,7 @@ def reachable(path: Path, user: User) -> bool:
 @dataclass(frozen=True)
 class PostgresInstall:
     """A directory with `postgres` and `initdb`. A bundled install finds its libraries and data files by paths relative to its
-    own place."""
+    own directory."""
 
     bin: Path
     bundled: bool
@@ -67,10 +67,10 @@ class PostgresInstall:
     def for_user(self, user: User, target: Path) -> "PostgresInstall":
         """Return this install. If `user` cannot run it, copy the necessary files to `target` and return the copy.
 
-        Another user cannot execute a wheel below a private home directory. In containers, a user id often has no name.
-        `initdb` and `postgres --single` call `getpwuid` and refuse such a user id. The copies are therefore patched to call
-        `getpwent`, which returns any user. The names of the two functions have the same length and symbol version. The name of
-        the returned user is only a default, and `initdb --username` overrides it.
+        Another user cannot execute a wheel below a private home directory. In containers, a user id often has no name. `initdb`
+        and `postgres --single` call `getpwuid` and refuse such a user id. The copies are therefore patched to call `getpwent`,
+        which returns any user. The patch only replaces the name of the function, because both names have the same length and
+        symbol version. The name of the returned user is only a default, and `initdb --username` overrides it.
         """
         if user.named and (user.uid == os.geteuid() or not self.bundled):
             return self

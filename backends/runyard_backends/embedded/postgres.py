@@ -50,9 +50,9 @@ class EmbeddedPostgres(EmbeddedServer):
 
     @property
     def _area(self) -> Path:
-        """The directory of the cluster, which the server's user can access. It contains `data`, owned by the server's user. It
-        also contains `install` if a copy of the install is needed. The directory itself belongs to this process's user. The
-        server's user can therefore not replace `data` or `install`."""
+        """The directory around the cluster. The server's user can access this directory. The directory contains `data`, owned
+        by the server's user. If a copy of the install is needed, the directory also contains `install`. The directory itself
+        belongs to this process's user. The server's user can therefore not replace `data` or `install`."""
         return (self.home / "cluster").resolve()
 
     def _user(self) -> tuple[int | None, int | None]:
@@ -153,7 +153,7 @@ class EmbeddedPostgres(EmbeddedServer):
         return [str(self._install.bin / "postgres"), "-D", str(self._area / "data"), *flags], self._area
 
     def _is_ready(self) -> bool:
-        """Return True if the server is ready. Line 1 of postmaster.pid is the process id, and line 8 the state. pg_ctl reads
+        """Return True if the server is ready. Line 1 of postmaster.pid is the process id, and line 8 is the state. pg_ctl reads
         the same lines."""
         try:
             lines = (self._area / "data" / "postmaster.pid").read_text().splitlines()

@@ -34,8 +34,8 @@ def free_port() -> int:
 class EmbeddedServer(ABC):
     """A server on 127.0.0.1 that ends with its owner. The owner is the process (not the thread) that calls `start`.
 
-    data_dir: the directory that keeps the server's files over several starts. None: a temporary directory, which is removed by
-    `stop` or after the owner's end.
+    data_dir: the directory that keeps the server's files over several starts. If `data_dir` is None, the directory is
+    temporary, and is removed by `stop` or after the owner's end.
     """
 
     name: str
@@ -53,7 +53,7 @@ class EmbeddedServer(ABC):
     @property
     @abstractmethod
     def url(self) -> str:
-        """The URL for clients, including the password. A restart does not change it."""
+        """The URL for clients, including the password. A restart does not change the URL."""
 
     @abstractmethod
     def _prepare(self) -> None:
@@ -132,8 +132,8 @@ class EmbeddedServer(ABC):
 
     def stop(self) -> None:
         """Stop the server and remove its temporary directories. A server with a `data_dir` is shut down cleanly. A server
-        without a `data_dir` is stopped at once. Do nothing if the server was not started. Do nothing in a child process that
-        the owner forked."""
+        without a `data_dir` is stopped immediately. Do nothing if the server was not started. Do nothing in a child process
+        that the owner forked."""
         if self._home is None or os.getpid() != self._owner:
             return
         self._end(f"stop {int(self.immediate if self._given_dir is None else self.graceful)}")
@@ -147,7 +147,7 @@ class EmbeddedServer(ABC):
         self._end(f"signal {int(signal.SIGKILL)}")
 
     def restart(self) -> None:
-        """Shut the server down cleanly and start it with the same port, password and data. This works after `kill` too."""
+        """Shut the server down cleanly and start it with the same port, password and data. The call also works after `kill`."""
         self._end(f"stop {int(self.graceful)}")
         self.start()
 

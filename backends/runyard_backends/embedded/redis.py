@@ -12,8 +12,8 @@ from .process import EmbeddedServer
 class EmbeddedRedis(EmbeddedServer):
     """Valkey with a password, on 127.0.0.1, without eviction.
 
-    data_dir: see EmbeddedServer.
-    appendonly: True keeps the data over restarts, with an fsync every second. False starts without data every time.
+    data_dir: see EmbeddedServer. appendonly: True to keep the data over restarts, with an fsync every second. If False, every
+    start begins without data.
     """
 
     name = "Redis"

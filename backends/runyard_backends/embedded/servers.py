@@ -28,10 +28,9 @@ class Servers:
 def servers(data_dir: Path | None = None, *, durable: bool = True) -> Iterator[Servers]:
     """Start the servers that RUNYARD_POSTGRES_URL and RUNYARD_REDIS_URL do not name, and stop them at the end.
 
-    data_dir: the directory that keeps `postgres/` and `redis/` over several starts. None: temporary directories, removed at the
-    end.
-    durable: passed to EmbeddedPostgres.
-    Raises EmbeddedServerError if a server cannot be found or started.
+    data_dir: the directory that keeps `postgres/` and `redis/` over several starts. If `data_dir` is None, the directories are
+    temporary, and are removed at the end. durable: passed to EmbeddedPostgres. Raises EmbeddedServerError if a server cannot be
+    found or started.
     """
     with ExitStack() as stack:
         postgres_url, redis_url = os.environ.get(POSTGRES_VARIABLE), os.environ.get(REDIS_VARIABLE)

@@ -3,8 +3,8 @@
 The module runs as a script, with the standard library only: `python -I -S supervisor.py <json>`. The owner writes one command
 per line to the supervisor's stdin: `signal <number>` or `stop <number>`. The supervisor answers each command on stdout.
 
-The owner has ended if stdin is closed or the parent process has changed. The supervisor then stops the server at once and
-removes its temporary directories. The check of stdin alone is not enough, because a process that the owner forked may keep
+The owner has ended if stdin is closed or the parent process has changed. The supervisor then stops the server immediately and
+removes its temporary directories. To check stdin alone would not be enough, because a process that the owner forked may keep
 stdin open. The supervisor is a separate process because macOS has no parent-death signal.
 """
 
@@ -49,7 +49,7 @@ def descendants(root: int) -> list[int]:
 
 
 def signal_tree(root: int, number: int) -> None:
-    """Send signal `number` to `root` and all its descendants. During this time `root` is stopped. It can therefore not start a
+    """Send signal `number` to `root` and all its descendants. During this time `root` is stopped, so that `root` cannot start a
     child process that would miss the signal."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(root, signal.SIGSTOP)

@@ -29,8 +29,8 @@ async def connect(
     is repeated only if sending it twice has the same effect as sending it once. A stream waits ``patience`` seconds for a
     server. ``transport``: an httpx transport, for proxies, certificates and apps in the same process.
 
-    Raises InvalidInputError if an argument is invalid, BackendUnavailableError if the API cannot be reached or is not ready,
-    and ExtraMissingError if httpx is not installed.
+    Raises InvalidInputError if an argument is invalid. Raises BackendUnavailableError if the API cannot be reached or is not
+    ready. Raises ExtraMissingError if httpx is not installed.
     """
     made: Backend = await optional_imports.load("runyard_backends.http.backend").connect(
         url, tenant=tenant, api_key=api_key, timeout=timeout, patience=patience, transport=transport

@@ -66,8 +66,8 @@ class HttpQueueStore(DirectOnly):
         return _TIME.validate_python((await self._transport.ask("POST", "queues", queue, "pause")).data["paused_at"])
 
     async def resume(self, queue: str) -> bool:
-        """End the pause of a queue. Return True if the queue was paused. If a reply is lost, the request is repeated and
-        returns False."""
+        """End the pause of a queue. Return True if the queue was paused. If the reply to a successful request is lost, the
+        request is repeated. The repeated request finds nothing to change, and the method returns False."""
         return bool((await self._transport.ask("POST", "queues", queue, "resume")).data["was_paused"])
 
 
@@ -88,7 +88,8 @@ class HttpLimitStore(DirectOnly):
         await self._transport.ask("PUT", "limits", limit.name, body=body)
 
     async def clear_limit(self, name: LimitName, subject: str | None = None) -> bool:
-        """Remove a limit. Return True if the limit was set. If a reply is lost, the request is repeated and returns False."""
+        """Remove a limit. Return True if the limit was set. If the reply to a successful request is lost, the request is
+        repeated. The repeated request finds nothing to change, and the method returns False."""
         reply = await self._transport.ask("DELETE", "limits", name, query={"subject": subject})
         return bool(reply.data["cleared"])
 
@@ -114,6 +115,6 @@ class HttpKeyStore(DirectOnly):
         return _KEYS.validate_python((await self._transport.ask("GET", "keys")).data["items"])
 
     async def revoke_key(self, key_id: str) -> bool:
-        """Revoke a key. Return True if the key was valid before. If a reply is lost, the request is repeated and returns
-        False."""
+        """Revoke a key. Return True if the key was valid before. If the reply to a successful request is lost, the request is
+        repeated. The repeated request finds nothing to change, and the method returns False."""
         return bool((await self._transport.ask("DELETE", "keys", key_id)).data["revoked"])

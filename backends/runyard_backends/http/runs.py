@@ -182,8 +182,8 @@ class HttpRunStore(DirectOnly):
         return Changed(read(Run, answer.data))
 
     async def delete_run(self, thread_id: str, run_id: str) -> None:
-        """Delete the content of a run. The request is not repeated after a lost reply, because a new thread may have taken the
-        id."""
+        """Delete the content of a run. The request is not repeated after a lost reply, because meanwhile a new thread may have
+        the same thread id and a run with the same run id."""
         await self._transport.ask("DELETE", "threads", thread_id, "runs", run_id, repeat=False)
 
     async def run(self, thread_id: str, run_id: str) -> Run | None:

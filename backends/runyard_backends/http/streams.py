@@ -83,8 +83,8 @@ class HttpStreams:
     async def outcome(self, run: Run, max_bytes: int | None = None) -> Outcome:
         """Wait until the run ends or is suspended and return its outcome. Raises ResultExpiredError.
 
-        The server shortens the outcome to its own limit, for any ``max_bytes``. If ``max_bytes`` is None, further requests
-        read the rest of the outcome.
+        The server shortens the outcome to the server's own limit, whatever ``max_bytes`` is. If ``max_bytes`` is None, further
+        requests read the rest of the outcome.
         """
         while True:
             path = ("threads", run.thread_id, "runs", run.run_id, "wait")

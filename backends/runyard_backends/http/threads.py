@@ -148,14 +148,15 @@ class HttpThreadStore(DirectOnly):
         return Forked(read(Thread, answer.data["thread"]), created=answer.status == 201)
 
     async def delete_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete a thread. The request is not repeated after a lost reply, because a new thread may have taken the id."""
+        """Delete a thread. The request is not repeated after a lost reply, because meanwhile a new thread may have taken the id
+        of the deleted thread."""
         query = {"cancel": cancel}
         await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()
 
     async def erase_thread(self, thread_id: str, *, cancel: bool = False, expected: datetime | None = None) -> Effects:
-        """Delete a thread and erase its messages. The request is not repeated after a lost reply, because a new thread may have
-        taken the id."""
+        """Delete a thread and erase its messages. The request is not repeated after a lost reply, because meanwhile a new
+        thread may have taken the id of the deleted thread."""
         query = {"cancel": cancel, "erase": True}
         await self._transport.ask("DELETE", "threads", thread_id, repeat=False, query=query, headers=_if_match(expected))
         return Effects()

@@ -83,8 +83,9 @@ class Transport:
         A parameter whose value is None is not sent. ``body``: the JSON object to send. ``repeat``: False if sending the
         request twice may have another effect.
 
-        Raises the error that the server returns, InvalidInputError, or BackendUnavailableError. The details of a
-        BackendUnavailableError have ``sent`` False if no server received the request.
+        Raises the error that the server returns. Raises InvalidInputError for an invalid request. Raises
+        BackendUnavailableError if the API cannot be reached or cannot serve. The details of a BackendUnavailableError have
+        ``sent`` False if no server received the request.
         """
         request = self._request(method, _path(path), query, body, headers)
         return await self._patiently(lambda: self._answer(request), repeat)

@@ -27,7 +27,7 @@ class MemoryCheckpointer(StoredThreads):
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
-        It also has the messages of live external runs, and of runs that were never claimed."""
+        The data also has the messages of live external runs, and of runs that were never claimed."""
         thread = self.db.find(self.tenant, thread_id)
         if thread is None:
             return None
@@ -202,7 +202,7 @@ class MemoryCheckpointer(StoredThreads):
 
 def _loads(thread: ThreadState, entry: Entry) -> bool:
     """Return True if ``load`` returns the message. ``load`` returns messages of a run that is completed, was never claimed, or
-    is external and live. It also returns messages without a run."""
+    is external and live. ``load`` also returns messages without a run."""
     run = thread.runs.get(entry.run_id or "")
     if run is None or run.branch is None:
         return True

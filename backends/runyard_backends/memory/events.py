@@ -52,7 +52,7 @@ class MemoryEventLog:
         return any(event.id == event_id for event in self._streams.get(ref, []))
 
     async def begins(self, thread_key: int) -> AsyncIterator[bool]:
-        """Yield True at once. Then yield True whenever an attempt of a run of the thread adds its first event."""
+        """Yield True immediately. Then yield True whenever an attempt of a run of the thread adds its first event."""
         seen = -1
         while True:
             async with self._changed:

@@ -132,10 +132,10 @@ def _paused(db: Database, queue: str) -> dict[str, Any]:
 
 
 def events(db: Database, thread: ThreadState, run: RunState, after: str | None, limit: int) -> list[Event]:
-    """Return the events that follow from the stored state of the run, in the order of their ids. ``after``: the id after which
-    the events begin, or None for all events. These are the events of its messages, of its HITL requests and of its end. Until
-    an attempt begins, they include ``run.queued``. ``limit``: the maximum number of events. EVENT_BYTES_PER_READ limits their
-    size."""
+    """Return the events that follow from the stored state of the run, in the order of their ids. The returned events are the
+    events of the run's messages, of its HITL requests and of its end. Until an attempt begins, they include ``run.queued``.
+    ``after``: the id after which the events begin, or None for all events. ``limit``: the maximum number of events.
+    EVENT_BYTES_PER_READ limits the size of the events together."""
     asked = [s for s in db.requests_of(thread) if s.request.run_id == run.id and s.event_id]
     found: list[tuple[str | None, Proof]] = [(e.event_id, e) for e in run.own() if e.event_id]
     found += [(s.event_id, s) for s in asked]

@@ -117,8 +117,8 @@ class MemoryFanOutStore:
 
 
 def expired(run: RunState) -> bool:
-    """Return True if the messages and answers of a fan-out were deleted. They are deleted after their retention, or together
-    with the content of the run."""
+    """Return True if the messages and answers of a fan-out were deleted. Messages and answers are deleted after their
+    retention, or together with the content of the run."""
     if run.run.deleted_at is not None or (run.run.status is RunStatus.COMPLETED and run.run.result is None):
         return True
     return not _fan(run).messages

@@ -19,7 +19,7 @@ RETRY_AFTER_SECONDS = 1
 
 
 class MemoryLimitStore:
-    """Store of the deployment's limits. It belongs to no tenant."""
+    """Store of the deployment's limits. The store belongs to no tenant."""
 
     def __init__(self, db: Database) -> None:
         self.db = db

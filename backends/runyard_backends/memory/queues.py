@@ -74,7 +74,7 @@ def _since(run: RunState) -> datetime:
 
 
 def _needs_a_worker(db: Database, thread_key: int, run: RunState) -> bool:
-    """Return True if the due run waits only for a worker. Such a run is the head of its lane. It waits for no permit and no
+    """Return True if the due run waits only for a worker. Such a run is the head of its lane, and waits for no permit and no
     other run."""
     if run.lane_seq is None or run.permit is not None:
         return False

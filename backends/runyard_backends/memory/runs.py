@@ -380,7 +380,7 @@ class MemoryRunStore:
         return next((r.model_copy(deep=True) for r in asked if r.response_id == response_id), None)
 
     async def run_events(self, ref: RunRef, after: str | None = None, *, limit: int = EVENTS_PER_READ) -> list[Event]:
-        """Return at most ``limit`` events after the id ``after``. They are made from the stored state of the run."""
+        """Return at most ``limit`` events after the id ``after``. The events are made from the stored state of the run."""
         thread = self.db.by_key(ref.thread_key)
         run = thread.runs.get(ref.run_id) if thread is not None else None
         return explain.events(self.db, thread, run, after, limit) if thread is not None and run is not None else []

@@ -115,9 +115,9 @@ class MemoryScheduler:
     async def claim(
         self, worker_id: str, queues: Sequence[str], limit: int, wait: float = 0.0, *, has: Sequence[str] = ()
     ) -> list[Delivery]:
-        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues``, and lock their lanes. A
-        job of a locked lane is due again when the lock expires. ``has``: the requirements that the worker fulfils. A job that
-        requires one of them counts as due."""
+        """Wait at most ``wait`` seconds for a due job. Take up to ``limit`` due jobs of ``queues``, and lock their lanes. A job
+        of a locked lane is due again when the lock expires. ``has``: the requirements that the worker fulfils. A delayed job
+        that requires one of them counts as due before its delay ends."""
         if wait > 0:
             await self._wait(worker_id, queues, wait, has)
         taken: list[Delivery] = []

@@ -78,7 +78,7 @@ def open_signals(db: Database, thread_key: int) -> list[SignalState]:
 
 def send(db: Database, thread: ThreadState, new: Signal) -> Signalled:
     """Send a new signal. The oldest open wait for the signal's name takes it. If the cancel of a run was requested, its waits
-    take no signal. If no wait takes the signal, it stays until a run waits for it."""
+    take no signal. If no wait takes the signal, the signal stays open until a later wait takes the signal."""
     if not _waiting(db, thread, new.name) and len(open_signals(db, thread.key)) >= MAX_OPEN_SIGNALS:
         message = f"thread {thread.id} has {MAX_OPEN_SIGNALS} signals that no run has taken"
         raise TooManySignalsError(message, thread_id=thread.id, limit=MAX_OPEN_SIGNALS)

@@ -63,7 +63,7 @@ class DeliveryState:
 
     @property
     def over_at(self) -> datetime | None:
-        """The time at which the delivery arrived or failed. None while the delivery is pending."""
+        """The time at which the delivery arrived or failed. The time is None while the delivery is pending."""
         return self.delivery.delivered_at or self.delivery.failed_at
 
 
@@ -246,7 +246,8 @@ def _place(webhook: Webhook) -> tuple[datetime, str]:
 
 
 def add_delivery(db: Database, note: Note, url: str, webhook: Webhook | None = None) -> None:
-    """Add a delivery of the feed entry ``note``, due at once. ``webhook``: None if ``url`` is the webhook of a single run."""
+    """Add a delivery of the feed entry ``note``, which is due immediately. ``webhook``: None if ``url`` is the webhook of a
+    single run."""
     delivery = WebhookDelivery(
         delivery_id=f"msg_{new_id().replace('-', '')}",
         webhook_id=webhook.webhook_id if webhook is not None else None,

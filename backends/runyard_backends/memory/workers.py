@@ -197,7 +197,7 @@ class MemoryWorkerStore:
         return run.changed_at is None or run.changed_at <= self.db.now() - unchanged
 
     def _queued(self, run: RunState, unchanged: timedelta) -> bool:
-        """Return True if the run is queued and admitted, and waits for no permit. Its last change must be at least
+        """Return True if the run is queued and admitted, and waits for no permit. The last change of the run must be at least
         ``unchanged`` ago."""
         queued = run.run.status is RunStatus.QUEUED and run.lane_seq is not None and run.permit is None
         return queued and self._settled(run, unchanged)

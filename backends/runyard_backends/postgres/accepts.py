@@ -89,8 +89,8 @@ class Accepts:
     async def _existing(
         self, requests: Sequence[AcceptRequest], sent: Sequence[asyncio.Future[codec.Row] | RunyardError]
     ) -> dict[tuple[str, str], Run | RunyardError] | RunyardError:
-        """Return the existing runs of repeated prompts, by thread and run id. They lack their large values, so that a thousand
-        of them fit into memory. Return the error if they cannot be read."""
+        """Return the existing runs of repeated prompts, by thread and run id. The returned runs lack their large values, so
+        that a thousand of them fit into memory. Return the error if they cannot be read."""
         answered = [
             (request.thread_id, request.run_id)
             for request, future in zip(requests, sent, strict=True)

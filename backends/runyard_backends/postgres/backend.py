@@ -209,13 +209,13 @@ async def connect(
     ``redis``: a URL (:mod:`runyard_backends.redis.connecting`), or None to use only the stores. ``tenant``: the tenant of the
     backend. ``min_pool_size`` and ``max_pool_size`` limit the number of Postgres connections. ``listen_url``: the URL of a
     direct connection to Postgres, if ``url`` leads through PgBouncer. ``statement_cache_size``: the number of prepared
-    statements of a connection. It must be 0 behind PgBouncer in transaction mode. None takes the value of the URL or the
-    driver's default. ``command_timeout``: seconds that a call may take. ``page_bytes``: maximum number of bytes of a page of a
-    list. A larger entry is a page of its own. ``history_cache_bytes``: maximum number of bytes of the histories that the
-    process keeps in memory for its attempts, 0 for none. ``stream_limits``: the limits of the event streams, the same in every
-    process. ``name``: the name under which both servers list the connections. Raises SchemaUninitialized, SchemaMismatch,
-    BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``: a fakeredis server is inside this process, and the
-    other processes that use Postgres cannot reach the server.
+    statements of a connection. Behind PgBouncer in transaction mode, set ``statement_cache_size`` to 0. If it is None, the
+    value in the URL is used, or else the driver's default. ``command_timeout``: seconds that a call may take. ``page_bytes``:
+    maximum number of bytes of a page of a list. A larger entry is a page of its own. ``history_cache_bytes``: maximum number of
+    bytes of the histories that the process keeps in memory for its attempts, 0 for none. ``stream_limits``: the limits of the
+    event streams. Set the same limits in every process. ``name``: the name under which both servers list the connections.
+    Raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError. Raises InvalidInputError for ``fakeredis://``, because
+    the other processes that use Postgres cannot reach a server inside this process.
     """
     if redis is not None and redis.startswith("fakeredis:"):
         raise InvalidInputError("fakeredis:// works with memory:// only; give the URL of a Redis server", field="redis")

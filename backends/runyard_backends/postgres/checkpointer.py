@@ -26,8 +26,8 @@ class PostgresCheckpointer(StoredThreads):
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
-        It also has the messages of live external runs, and of runs that were never claimed. The messages of a long history are
-        decoded at their first use, which raises DataCorruptedError for a damaged message."""
+        The data also has the messages of live external runs, and of runs that were never claimed. The messages of a long
+        history are decoded at their first use, which raises DataCorruptedError for a damaged message."""
         async with self.db.snapshot() as db:
             row = await db.row("thread", self.tenant, thread_id)
             if row is None:

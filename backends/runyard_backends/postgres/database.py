@@ -57,9 +57,9 @@ class Database:
     Calls get connections in the order in which they asked for them. Without this order, asyncpg's pool could give a free
     connection to a new call while an older call waits.
 
-    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. In between, calls for other
-    threads can use its connection. The call raises LockedError after the shorter of two times: LOCKED_SECONDS and half of
-    ``command_timeout``.
+    A statement that waits for a lock is undone after LOCK_WAIT_SECONDS and sent again later. Between the two tries, calls for
+    other threads can use the connection of the statement. The call raises LockedError after the shorter of two times:
+    LOCKED_SECONDS and half of ``command_timeout``.
 
     ``command_timeout``: seconds that a call may take, from the wait for a connection to the reply. ``page_bytes``: maximum
     number of bytes of a page of a list. A larger entry is a page of its own. ``history_cache_bytes``: maximum number of bytes
@@ -213,7 +213,7 @@ class Database:
     @contextlib.asynccontextmanager
     async def _acquired(self) -> AsyncIterator[Connection]:
         """Return a connection of the pool. After an error, wait until the connection can be used again. If this takes longer
-        than RELEASE_SECONDS, close the connection. If the server takes no writes, close the connection at once."""
+        than RELEASE_SECONDS, close the connection. If the server takes no writes, close the connection immediately."""
         async with self._free:
             connection = await self.pool.acquire()
             try:

@@ -30,8 +30,8 @@ async def accept_batch(db: Database, tenant: str, request: AcceptRequest, batch:
     the thread is not locked meanwhile.
 
     A repetition uses the pages that an earlier call has stored. The leader deletes pages that no accept has taken within an
-    hour after the last page was stored. If it deletes the pages of a call that is still running, the call stores its pages
-    again. A call stores its pages at most BATCH_TRIES times.
+    hour after the last page was stored. If the leader deletes the pages of a call that is still running, the call stores its
+    pages again. A call stores its pages at most BATCH_TRIES times.
     """
     encoded = codec.run_request(request, batch)
     tries = BATCH_TRIES

@@ -1,4 +1,4 @@
-"""The feed on Postgres. It has the entries of the outbox, ordered by transaction and position, up to the oldest open
+"""The feed on Postgres. The feed has the entries of the outbox, ordered by transaction and position, up to the oldest open
 transaction (the horizon)."""
 
 from __future__ import annotations

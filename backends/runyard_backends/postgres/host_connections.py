@@ -106,8 +106,8 @@ def _psycopg_sync(connection: Any, calls: Calls) -> tuple[bool, Row]:
 
 
 def _cancel(connection: Any) -> None:
-    """Cancel the statement of a connection of psycopg. Errors are ignored: if the server is lost, its statement has also
-    ended."""
+    """Cancel the statement of a connection of psycopg. Errors are ignored, because the statement has also ended if the server
+    is lost."""
     import psycopg
 
     with suppress(psycopg.Error):

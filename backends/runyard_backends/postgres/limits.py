@@ -10,7 +10,7 @@ from .database import Database
 
 
 class PostgresLimitStore:
-    """Store of the deployment's limits. It belongs to no tenant."""
+    """Store of the deployment's limits. The store belongs to no tenant."""
 
     def __init__(self, db: Database) -> None:
         self.db = db

@@ -28,8 +28,8 @@ async def grant(url: str, role: str) -> None:
     schema, and the rights of ``PUBLIC``.
 
     ``url``: a URL with the owner of the schema as its user. Repeat the call after each migration, because a migration may add
-    tables. Raises InvalidInputError if the role does not exist, or if it is the owner or a superuser (these have all rights).
-    Raises BackendUnavailableError.
+    tables. Raises InvalidInputError if the role does not exist. Raises InvalidInputError for the owner and for a superuser,
+    because these roles have all rights. Raises BackendUnavailableError.
     """
     sql = statements()
     url, _ = split_url(url)

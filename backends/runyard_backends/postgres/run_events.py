@@ -27,9 +27,9 @@ async def read(db: Database, ref: RunRef, after: str | None, limit: int) -> list
     """Return the events that follow from the rows of a run, in the order of their ids. ``after``: the id after which the events
     begin, or None for all events.
 
-    These are the events of its messages, of its HITL requests and of its end. Until an attempt begins, they include
-    ``run.queued``. A row that cannot be decoded is omitted. Readers then find a missing event number and report a gap. A
-    call returns at most ``limit`` events with about EVENT_BYTES_PER_READ bytes. After the last event, the list is empty.
+    The returned events are the events of the run's messages, of its HITL requests and of its end. Until an attempt begins, they
+    include ``run.queued``. A row that cannot be decoded is omitted. Readers then find a missing event number and report a gap.
+    A call returns at most ``limit`` events with about EVENT_BYTES_PER_READ bytes. After the last event, the list is empty.
     """
     found: list[Event] = []
     while not found:

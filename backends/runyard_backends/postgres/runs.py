@@ -41,8 +41,9 @@ class PostgresRunStore:
 
     async def accept(self, request: AcceptRequest, *, connection: Any = None) -> Accepted:
         """Accept a run. ``connection``: a connection of a host (:mod:`.host_connections`). The run is accepted in the
-        transaction of this connection, and workers admit it after the commit. With ``connection``, the call raises LockedError
-        without repetitions, because the host must repeat its whole transaction."""
+        transaction of this connection, and workers admit it after the commit. With ``connection``, the call does not repeat a
+        statement that waited too long for a lock, but raises LockedError, because the host must repeat its whole
+        transaction."""
         batch = codec.candidate_batch(self.tenant, request)
         if connection is not None:
             if batch is not None:
@@ -236,8 +237,8 @@ class PostgresRunStore:
         return Signalled(found, row["created"], codec.effects(row["effects"]))
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
-        """Cancel a run (R10). Return when the request is stored. Raises RunEndedError, RunNotFoundError,
-        ThreadNotFoundError."""
+        """Cancel a run (R10). The call does not wait until a running run has ended. It returns when Postgres has stored the
+        cancel. Raises RunEndedError, RunNotFoundError, ThreadNotFoundError."""
         row = await self.db.one("cancel", self.tenant, thread_id, run_id, keep)
         return Changed(codec.run_entry(row), codec.effects(row["effects"]))
 

@@ -1,4 +1,4 @@
-"""Timelines of runs on Postgres. They are read from the rows of messages, steps, attempts and requests."""
+"""Timelines of runs on Postgres. A timeline is read from the rows of messages, steps, attempts and requests."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class PostgresTimelineStore:
         )
 
     async def _earlier_calls(self, ids: tuple[str, str, str], rows: Sequence[codec.Row]) -> dict[str, ToolCallPart]:
-        """Return tool calls by id. These are the calls on earlier pages whose results are on this page."""
+        """Return, by id, the tool calls on earlier pages whose results are on this page."""
         there = {row["seq"] for row in rows}
         wanted = {row["call_seq"] for row in rows if row["role"] == "tool"} - there - {None}
         stored = await self.db.rows("messages_of_run", *ids, list(wanted)) if wanted else []
@@ -101,9 +101,9 @@ def _place_of_wait(row: codec.Row) -> Place:
 def _first(
     rows: Sequence[codec.Row], waits: Sequence[codec.Row], limit: int
 ) -> tuple[list[codec.Row], list[codec.Row], Place | None]:
-    """Return the rows and the waits of one page, and its last place if entries follow.
+    """Return the rows and the waits of one page. Also return the last place of the page if entries follow the page.
 
-    ``rows`` and ``waits`` each begin at the page's first place. Each may have fewer entries than follow there.
+    ``rows`` and ``waits`` begin at the first place of the page. Each of the two lists may leave out entries at later places.
     """
     there = [*map(_place, rows)], [*map(_place_of_wait, waits)]
     ends = [found[-1] for part, found in zip((rows, waits), there, strict=True) if part and part[0]["total"] > len(part)]

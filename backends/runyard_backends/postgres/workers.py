@@ -88,12 +88,12 @@ class PostgresWorkerStore:
             raise WorkerDeadError(f"worker {worker_id!r} is not registered, or was declared dead", worker_id=worker_id)
 
     async def report_block(self, worker_id: str, blocked: BlockedLoop | None) -> None:
-        """Record where user code blocks the worker's main loop. None: nothing blocks the loop any more."""
+        """Record where user code blocks the worker's main loop. If ``blocked`` is None, nothing blocks the loop any more."""
         said = (blocked.seconds, blocked.place, blocked.stack) if blocked else (None, None, None)
         await self.db.row("report_block", worker_id, *said)
 
     async def report_redis(self, worker_id: str, reason: str | None) -> None:
-        """Record the reason why the worker cannot reach Redis. None: the worker reaches Redis."""
+        """Record the reason why the worker cannot reach Redis. If ``reason`` is None, the worker reaches Redis again."""
         await self.db.row("report_redis", worker_id, reason)
 
     async def workers(self) -> list[WorkerInfo]:
@@ -141,7 +141,7 @@ class PostgresWorkerStore:
 
     async def orphans(self, *, after: str = "", limit: int = 1000) -> OrphanPage:
         """Return a page of the running runs of dead and missing workers, worker by worker. The page ends when it has at least
-        ``limit`` runs and all runs of its last worker. ``after``: the last worker of the page before."""
+        ``limit`` runs and all runs of its last worker. ``after``: the last worker of the previous page."""
         rows = await self.db.rows("orphans", after, limit)
         found = [Orphan(codec.job(codec.from_json(row["job"])), row["worker_id"], row["cancelled"]) for row in rows]
         return OrphanPage(found, rows[-1]["worker_id"] if len(rows) >= limit else None)

@@ -1,9 +1,9 @@
 """The loop that accepts runs for the jobs of arq's own client. Each worker that serves queues of arq has this loop.
 
-A look is one pass over a queue of arq. It returns the new jobs, and known jobs whose next look is due. Postgres accepts a run
-for a new job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's queue
-until the run has ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a queue.
-Every step may be repeated. If a worker dies between two steps, a later look does the missing steps."""
+A look is one pass over a queue of arq. A look returns the new jobs, and known jobs whose next look is due. Postgres accepts a
+run for a new job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's
+queue until the run has ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a
+queue. Every step may be repeated. If a worker dies between two steps, a later look does the missing steps."""
 
 from __future__ import annotations
 
@@ -112,8 +112,8 @@ class ArqIntake:
 @dataclass(slots=True)
 class Takes:
     """The limits of one look at the queue. ``until``: the time of the event loop after which no further job is accepted.
-    ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. It contains
-    None if all threads refuse further runs."""
+    ``locked``: the threads on which an accept took too long. ``full``: the threads whose lanes accept no more runs. ``full``
+    contains None if all threads refuse further runs."""
 
     until: float
     locked: set[object] = field(default_factory=set)

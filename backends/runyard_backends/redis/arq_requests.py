@@ -29,7 +29,7 @@ from .arq_codec import ArqJob
 @dataclass(frozen=True, slots=True)
 class JobTerms:
     """The options of a job besides its arguments. ``run_at``: the time at which the run is due, or None for a run that is due
-    at once. ``expires_in``: seconds after the due time within which the run must start, or None."""
+    immediately. ``expires_in``: seconds after the due time within which the run must start, or None."""
 
     run_id: str
     run_at: datetime | None = None

@@ -1,6 +1,6 @@
 """A subclass of arq's worker. The class uses arq's registry of functions, job format and hooks. The main loop is runyard's own.
 
-arq's loop polls Redis. It repeats the jobs of a crashed worker only after the longest timeout of all jobs.
+arq's loop polls Redis. The loop repeats the jobs of a crashed worker only after the longest timeout of all jobs.
 :meth:`ArqWorker.main` therefore runs :class:`runyard.worker.worker.Worker` instead of arq's loop. This worker takes jobs with
 the scheduler's scripts, and claims their runs in Postgres. arq's hooks are called before and after each claimed run. The worker
 writes none of arq's keys for results, retries and jobs in progress. ``arq_intake.py`` accepts the jobs of arq's own client.

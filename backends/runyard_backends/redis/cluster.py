@@ -258,7 +258,7 @@ class RedisCluster:
             closing.add_done_callback(self._closing.discard)
 
     def _connected(self, address: Address) -> RedisServer:
-        """Return the connections to the server at ``address``. They are opened when needed."""
+        """Return the connections to the server at ``address``. Each connection is opened when a call needs it."""
         if address not in self._servers:
             server = self._servers[address] = self._server_at(self._url.connector(address))
             server.room = partial(self._room_of, address)

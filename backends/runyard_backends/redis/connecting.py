@@ -3,7 +3,7 @@
 ===========================================  ==================================================================================
 URL                                          server
 ===========================================  ==================================================================================
-``redis://USER:PASSWORD@HOST:PORT/DB``       the server at one address, which may be a name that moves
+``redis://USER:PASSWORD@HOST:PORT/DB``       the server at one address. The host name may later lead to another server.
 ``unix://USER:PASSWORD@/PATH?db=DB``         the server at a socket of this machine
 ``redis+sentinel://…@HOST:PORT,…/NAME/DB``   the primary that the sentinels at these addresses know as ``NAME``
 ``redis+cluster://…@HOST:PORT,…``            the cluster to which the servers at these addresses belong
@@ -117,7 +117,7 @@ class PoolConnector:
         return connection
 
     async def close(self) -> None:
-        """Do nothing: the connections belong to the caller."""
+        """Do nothing, because the connections belong to the caller."""
 
 
 class SentinelConnector:

@@ -1,12 +1,12 @@
-"""Connections to one Redis server. They send pipelined script calls and blocking pops, and subscribe to channels.
+"""Connections to one Redis server, for pipelined script calls, blocking pops and subscriptions to channels.
 
 A :class:`RedisServer` belongs to one event loop. A call takes at most ``timeout`` seconds. If the server does not reply, the
 call raises :class:`~runyard.errors.BackendUnavailableError` and is not repeated by this class. A cancelled call closes its
 connection, so that the next call cannot read the late reply as its own.
 
-A server may reply that it cannot serve, for example because it became a replica. Then all connections to this server are
-closed. The next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no reply in
-time, the idle connections are closed. If a new connection leads to another address, all older connections are closed.
+A server may reply that it cannot serve, for example because it became a replica. After such a reply, all connections to this
+server are closed. The next call looks up the host's name or asks the sentinels, and opens a new connection. If a call gets no
+reply in time, the idle connections are closed. If a new connection leads to another address, all older connections are closed.
 
 A script that the server refuses for lack of memory has changed nothing. :meth:`RedisServer.call` then makes room and sends the
 script again. A script with the line ``-- allow-oom`` is never refused for lack of memory. Such a script frees memory or needs
@@ -40,8 +40,8 @@ ROOM_TRIES: Final = 3
 
 
 class RedisServer:
-    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or connections of a connector. They are opened when
-    needed.
+    """Connections to ``url`` (:mod:`runyard_backends.redis.connecting`), or connections of a connector. Each connection is
+    opened when a call needs it.
 
     namespace, shards: see :class:`~runyard_backends.redis.key_names.Keys`. timeout: seconds that one call may take, including
     the time to connect. max_connections: the maximum number of connections for calls. Each concurrent :meth:`pop_and_call` has

@@ -43,7 +43,8 @@ def refuses_writes(error: RedisError) -> bool:
 
 
 def has_moved(reply: object) -> bool:
-    """Return True if ``reply`` is the error MOVED: another server of the cluster holds the hash slot of the call."""
+    """Return True if ``reply`` is the error MOVED. This error means that another server of the cluster holds the hash slot of
+    the call."""
     return isinstance(reply, ResponseError) and str(reply).startswith(_MOVED)
 
 

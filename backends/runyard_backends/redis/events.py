@@ -96,8 +96,8 @@ class RedisEventLog:
         server.room = self._trims
 
     async def append(self, thread_key: int, events: Sequence[Event]) -> None:
-        """Add events of runs of one thread, in order. An event is added only if its id is higher than the stream's last id.
-        Otherwise it is dropped without an error."""
+        """Add events of runs of one thread, in order. An event is added only if its id is higher than the stream's last id. Any
+        other event is dropped without an error."""
         await self.append_many([(RunRef(thread_key, event.run_id), [event]) for event in events])
 
     async def append_many(self, batch: Sequence[tuple[RunRef, Sequence[Event]]]) -> None:
@@ -204,10 +204,10 @@ class RedisEventLog:
         """Yield the stored events after the id ``after`` (None: from the start), then live events, each event once. Yield a
         ``gap`` wherever events are possibly missing. Yield None after each ``silence`` seconds without an event.
 
-        The generator ends after a live event with a type of STREAM_ENDS. The generator also ends after the stored events if
-        the last of them has such a type. The generator therefore does not end at a ``run.suspended`` event that later stored
-        events follow. Raises BackendUnavailableError when the connection is lost. Follow again after the last id that was
-        received. To stop early, close the generator (``contextlib.aclosing``).
+        The generator ends after a live event with a type of STREAM_ENDS. The generator also ends after the stored events if the
+        last of them has such a type. The generator therefore does not end at a ``run.suspended`` event that later stored events
+        follow. Raises BackendUnavailableError when the connection is lost. After this error, call the method again with the
+        last id that was received. To stop early, close the generator (``contextlib.aclosing``).
         """
         async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:
             position = _Position(ref, after)
@@ -236,7 +236,7 @@ class RedisEventLog:
                         break
 
     async def begins(self, thread_key: int) -> AsyncGenerator[bool, None]:
-        """Yield True at once. Then yield True whenever an attempt of a run of the thread adds its first event. Raises
+        """Yield True immediately. Then yield True whenever an attempt of a run of the thread adds its first event. Raises
         BackendUnavailableError when the connection is lost."""
         async with self._server.subscribe(self._keys.begins(thread_key), self._backlog) as live:
             while True:
@@ -344,7 +344,7 @@ def _event(text: bytes, payload: bytes | None, ref: RunRef) -> tuple[EventId, Ev
 
 
 class _Position:
-    """The position of a reader in one stream. It also records whether the next event needs a ``gap`` before it."""
+    """The position of a reader in one stream. The object also records whether the next event needs a ``gap`` before it."""
 
     def __init__(self, ref: RunRef, after: str | None) -> None:
         self.ref = ref

@@ -62,10 +62,10 @@ class Unread:
 
 class Subscription:
     """The messages of one channel since the subscription began. ``limit``: the maximum number of unread messages. ``silence``:
-    after this number of seconds without a message, :meth:`get` raises TimeoutError. None: no limit. ``unread``: the counter
-    that all subscriptions share.
+    after this number of seconds without a message, :meth:`get` raises TimeoutError. If ``silence`` is None, :meth:`get` waits
+    without a limit. ``unread``: the counter that all subscriptions share.
 
-    A subscription has only one timer, because a timer for each message would take longer than the message itself.
+    A subscription has only one timer, because setting a timer for each message would take longer than passing on the message.
     """
 
     def __init__(self, limit: int, silence: float | None = None, unread: Unread | None = None) -> None:

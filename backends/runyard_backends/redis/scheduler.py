@@ -49,8 +49,8 @@ class RedisScheduler:
     """Implements :class:`runyard.ports.scheduling.Scheduler`. ``lock``: seconds that a lane stays locked without renewal.
 
     Every call may be repeated. If the reply to a claim is lost, no worker holds the claimed jobs. The locks of their lanes
-    expire, and the reconciler submits the jobs again. The same happens if the caller cancels a waiting claim. :meth:`end_wait`
-    ends the wait without losing a job. Every method raises BackendUnavailableError when Redis does not answer.
+    expire, and the reconciler submits the jobs again. A caller that cancels a waiting claim can lose jobs in the same way.
+    :meth:`end_wait` ends the wait without losing a job. Every method raises BackendUnavailableError when Redis does not answer.
     """
 
     def __init__(self, server: RedisServers, events: RedisEventLog, *, lock: float = LANE_LOCK_SECONDS) -> None:
@@ -152,15 +152,15 @@ class RedisScheduler:
         await self._server.ping()
 
     async def hint_cancel(self, refs: Sequence[RunRef]) -> None:
-        """Publish to every worker that a cancel of these runs was requested. If a hint is lost, the cancel is only delayed: the
-        run's next write finds the request in Postgres."""
+        """Publish to every worker that a cancel of these runs was requested. If a hint is lost, the cancel is only delayed,
+        because the run's next write finds the cancel in Postgres."""
         if refs:
             message = packb([(ref.thread_key, ref.run_id) for ref in refs])
             await self._server.command("SPUBLISH", self._keys.cancel_channel, message)
 
     async def cancel_hints(self) -> AsyncIterator[RunRef]:
         """Yield the runs of all hints that are published after this call. The iterator does not end. Raises
-        BackendUnavailableError when the connection is lost. Then call the method again."""
+        BackendUnavailableError when the connection is lost. After this error, call the method again."""
         async with self._server.subscribe(self._keys.cancel_channel, limit=10_000) as channel:
             while True:
                 message = await channel.get()

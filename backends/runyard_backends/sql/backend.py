@@ -86,11 +86,11 @@ async def connect_sqlite(
 ) -> Backend:
     """Connect to the SQLite file at ``url``. If the file does not exist, make the file and its schema.
 
-    ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``.
-    ``tenant``: the tenant of the backend. ``busy_seconds``: maximum seconds for which a write waits while another process
-    writes. ``page_bytes``: maximum size of a list page in bytes. A larger entry is a page of its own. Raises
-    BackendUnavailableError if the file cannot be used. Raises ExtraMissingError if aiosqlite is not installed, and
-    InvalidInputError for an invalid URL. Raises LockedError, SchemaMismatch, DataCorruptedError.
+    ``url``: ``sqlite:///relative.db`` or ``sqlite:////absolute.db``. ``tenant``: the tenant of the backend. ``busy_seconds``:
+    maximum seconds for which a write waits while another process writes. ``page_bytes``: maximum size of a list page in bytes.
+    A larger entry is a page of its own. Raises BackendUnavailableError if the file cannot be used. Raises ExtraMissingError if
+    aiosqlite is not installed. Raises InvalidInputError for an invalid URL. Raises LockedError, SchemaMismatch,
+    DataCorruptedError.
     """
     database: Database = await optional_imports.load("runyard_backends.sql.sqlite").connect_database(
         url, busy_seconds=busy_seconds, page_bytes=page_bytes
@@ -108,11 +108,10 @@ async def connect_mysql(
 ) -> Backend:
     """Connect to the MySQL or MariaDB database at ``url``.
 
-    ``url``: ``mysql://user:password@host:3306/database``.
-    ``tenant``: the tenant of the backend. ``min_pool_size``, ``max_pool_size``: bounds of the number of connections.
-    ``page_bytes``: maximum size of a list page in bytes. A larger entry is a page of its own. Raises ExtraMissingError
-    if asyncmy is not installed, and InvalidInputError for an invalid URL. Raises SchemaUninitialized, SchemaMismatch,
-    BackendUnavailableError.
+    ``url``: ``mysql://user:password@host:3306/database``. ``tenant``: the tenant of the backend. ``min_pool_size``,
+    ``max_pool_size``: bounds of the number of connections. ``page_bytes``: maximum size of a list page in bytes. A larger entry
+    is a page of its own. Raises ExtraMissingError if asyncmy is not installed. Raises InvalidInputError for an invalid URL.
+    Raises SchemaUninitialized, SchemaMismatch, BackendUnavailableError.
     """
     database: Database = await optional_imports.load("runyard_backends.sql.mysql").connect_database(
         url, min_pool_size=min_pool_size, max_pool_size=max_pool_size, page_bytes=page_bytes

@@ -30,7 +30,7 @@ class SqlCheckpointer(StoredThreads):
 
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
-        It also has the messages of live runs, and of runs that were never claimed."""
+        The data also has the messages of live runs, and of runs that were never claimed."""
 
         async def read(tx: Transaction) -> tuple[Row, list[views.MessageRow]] | None:
             thread = await tx.row("thread", self.tenant, thread_id)

@@ -1,7 +1,7 @@
 """Deletion and erasure of threads (D1 to D3). Each of these verbs is one transaction.
 
 A deleted thread is invisible. A message that a fork shows stays until the last such fork is deleted. An erasure replaces these
-messages by tombstones. It also removes the extra of the thread from the threads that inherited this extra.
+messages by tombstones. The erasure also removes the extra of the thread from the threads that inherited this extra.
 """
 
 from __future__ import annotations

@@ -45,10 +45,10 @@ async def _page(
     size: Callable[[E], int],
     cursor: Callable[[int], str] = cursors.encode,
 ) -> Page[E]:
-    """Return a page of the rows after the place ``start``. ``read``: a function of a place and a number. It returns rows after
-    the place, at most this number. ``key``: the column whose value is the place of a row. ``made``: a function that returns the
-    entry for a row, or None if the row does not match the filters. ``cursor``: a function that returns the cursor of a
-    place."""
+    """Return a page of the rows after the place ``start``. ``read``: a function that takes a place and a number, and returns at
+    most this number of rows after the place. ``key``: the column whose value is the place of a row. ``made``: a function that
+    returns the entry for a row, or None if the row does not match the filters. ``cursor``: a function that returns the cursor
+    of a place."""
     items: list[E] = []
     place, examined, count = start, 0, min(_PART, asked.limit + 1)
     while True:

@@ -55,7 +55,7 @@ class MySqlImportLock:
             raise BackendUnavailableError(f"the lock of the import was lost: {error}; import again") from error
 
     async def release(self) -> None:
-        """Release the lock, and close the connection. To close the connection alone is not enough, because the server may
+        """Release the lock, and close the connection. To close the connection alone would not be enough, because the server may
         notice the close late."""
         try:
             with suppress(Exception):

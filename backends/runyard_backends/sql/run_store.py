@@ -81,7 +81,7 @@ class SqlRunStore(Refusing):
         )
 
     async def cancel(self, thread_id: str, run_id: str, *, keep: bool = False) -> Changed:
-        """Cancel a live run at once. A cancelled run stays unchanged (R10)."""
+        """Cancel a live run immediately. A cancelled run stays unchanged (R10)."""
         return Changed(await self.db.write(lambda tx: external_runs.cancel(tx, self.tenant, thread_id, run_id, keep)))
 
     async def abort_pending(self, thread_id: str, reason: str, *, run_id: str | None = None) -> Aborted:

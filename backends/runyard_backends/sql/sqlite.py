@@ -199,7 +199,7 @@ class SqliteDatabase:
 
     async def write(self, verb: Callable[[Transaction], Awaitable[T]], *, long: bool = False, wait: bool = True) -> T:
         """Call ``verb`` in a transaction. No other process can write during this transaction. The verb has no time limit.
-        ``wait``: False to raise LockedError at once while another transaction writes."""
+        ``wait``: False to raise LockedError immediately while another transaction writes."""
         if not wait and self._writing.locked():
             raise LockedError("another transaction writes to the SQLite file; try again later")
         async with self._writing:

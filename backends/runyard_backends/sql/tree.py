@@ -76,7 +76,7 @@ async def _path(tx: Transaction, level: Level) -> list[PathSegment]:
 async def _leaves(tx: Transaction, thread: Row, ends: Sequence[Row], named: dict[int, list[str]]) -> list[Leaf]:
     """Return all leaves. A leaf is the last visible message of a branch, or the last message of a run that is not completed. A
     branch without visible messages of its own has no leaf, except the thread's first branch. A message at which another branch
-    begins is a leaf only if it is the end of a labelled branch."""
+    begins is a leaf only if this message is the end of a labelled branch."""
     key, root = thread["thread_key"], thread["root_branch"]
     continued = {row["base_id"] for row in ends if row["branch_id"] != root and row["message_id"] is not None}
     found: dict[str, Leaf] = {}

@@ -239,8 +239,8 @@ async def last_completed(tx: Transaction, view: View) -> str | None:
 
 
 async def extra_at(tx: Transaction, view: View) -> JsonObject:
-    """Return the extra of a cut. This is the latest extra that was saved with a completed run before the cut. Without such a
-    run, it is the extra with which the thread began."""
+    """Return the extra of a cut: the latest extra that was saved with a completed run before the cut. If there is no such run,
+    return the extra with which the thread began."""
     if not view:
         return {}
     level = view[-1]

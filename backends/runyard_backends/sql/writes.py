@@ -173,7 +173,7 @@ async def _unclaimed(tx: Transaction, thread: Row, run_id: str, head: Row) -> Ro
 
 
 async def _held(tx: Transaction, thread: Row, ids: Sequence[str]) -> list[views.Place]:
-    """Return the messages of the thread that have one of the ids. One statement first searches for many ids at once. Most ids
+    """Return the messages of the thread that have one of the ids. One statement first searches for many ids together. Most ids
     are new, and need no further statement."""
     held: list[views.Place] = []
     for n in range(0, len(ids), IDS_PER_SEARCH):

@@ -32,7 +32,7 @@ from .records import (
 
 def check_file(file: BinaryIO) -> Family:
     """Check all lines of a file and return its first line. The memory grows with the number of threads, and with the number of
-    runs of one thread. It does not grow with the number of messages.
+    runs of one thread. The memory does not grow with the number of messages.
 
     Raises InvalidInputError with the number of the ``line``.
     """
@@ -60,7 +60,7 @@ class FileCheck:
     thread id, the forks whose sections have not begun. A line ``fork`` has named each of them. ``threads``: the ids of the
     threads whose sections have begun. ``open``: the ids of the runs that are claimed in the present section and have not ended.
     ``over``: the ids of the runs that have ended in this section. ``in_branch``: True if this section has had a line
-    ``branch``. ``head``: True if it has had a line ``head``."""
+    ``branch``. ``head``: True if this section has had a line ``head``."""
 
     forks: dict[str, ForkLine] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)

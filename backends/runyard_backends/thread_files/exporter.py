@@ -273,8 +273,8 @@ class _Section:
             self._take_run(run)
 
     async def _find_run(self, run_id: str) -> RunFacts | None:
-        """Return the run of a message, or None for a run that was never claimed. The list of runs is not enough: it leaves out
-        deleted runs, but forks may show messages of deleted runs."""
+        """Return the run of a message, or None for a run that was never claimed. To search the list of runs would not be
+        enough, because the list leaves out deleted runs, and forks may show their messages."""
         if run_id not in self._runs and run_id not in self._unclaimed:
             run = await self._backend.runs.run(self._id, run_id)
             if run is None or run.deleted_at is None:

@@ -1,7 +1,7 @@
 """The state of the imports into a thread. A tag of the thread stores this state.
 
-The state lists the runs and requests that imports have made, and the head that they have set. A later import changes only
-these.
+The state lists the runs and requests that imports have made, and the head that they have set. A later import changes only these
+runs and requests, and moves only this head.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Mark:
     """The value of the tag of an imported thread.
 
     ``origin``: the digest by which a repeated import recognizes its thread. ``export_id``: the export of the last import that
-    was completed, or an empty text. ``began``: when the present import began by the store's clock, in microseconds since 1970,
-    or None between imports. ``head``: the id of the last visible message of the head, or an empty text. ``head`` is set at the
-    beginning and at the end of an import. ``keep``: True if the deployment has moved the head. Imports then do not move the
-    head. ``open``: the digests of the live runs and of the pending requests that imports have made.
+    was completed, or an empty text. ``began``: the time by the store's clock at which the present import began, in microseconds
+    since 1970. Between imports, ``began`` is None. ``head``: the id of the last visible message of the head, or an empty text.
+    ``head`` is set at the beginning and at the end of an import. ``keep``: True if the deployment has moved the head. Imports
+    then do not move the head. ``open``: the digests of the live runs and of the pending requests that imports have made.
     """
 
     origin: str

@@ -125,7 +125,7 @@ class RequestLine(StrictModel):
 class LeafLine(StrictModel):
     """A leaf of the thread. ``depth``: the number of messages on its path. An import compares this number with the path in the
     deployment. ``labels``: the labels of the leaf's branch. ``labelled``: the id of a message. An import gives the labels to
-    the branch of this message. None without labels."""
+    the branch of this message. If the leaf has no labels, ``labelled`` is None."""
 
     type: Literal["leaf"] = "leaf"
     message_id: str
@@ -150,7 +150,7 @@ class NoteLine(StrictModel):
 
 
 class EndLine(StrictModel):
-    """The last line of a complete file. ``lines``: the number of lines before it."""
+    """The last line of a complete file. ``lines``: the number of lines before this line."""
 
     type: Literal["end"] = "end"
     lines: int = Field(ge=0, le=MAX_LINES)

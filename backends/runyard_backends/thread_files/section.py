@@ -205,7 +205,7 @@ class Section:
         self.open.add(name_of("run", run_id))
 
     def _know(self, run: Run) -> None:
-        """Record a run that the thread had before this call."""
+        """Record a run that the thread had before this import."""
         self._foreign[run.run_id] = run.kind != "external" or not self.mark.made("run", run.run_id, run.accepted_at)
         if run.ended:
             self.over.add(run.run_id)

@@ -48,7 +48,7 @@ def permitted(address: Address, allowed: Collection[Network]) -> bool:
 
 def may_be_permitted(host: str, allowed: Collection[Network]) -> bool:
     """Return False if ``host`` is ``localhost`` or an address (in any notation) that is not permitted. Return True for any
-    other name: :func:`resolve` checks its addresses when a delivery is sent."""
+    other name, because :func:`resolve` checks the addresses of the name when a delivery is sent."""
     meant = _literal(host.removesuffix("."))
     return not meant or any(permitted(each, allowed) for each in meant)
 
@@ -67,8 +67,8 @@ def _literal(host: str) -> list[Address]:
 
 async def resolve(host: str, port: int, allowed: Collection[Network]) -> list[str]:
     """Return the permitted addresses of ``host``, in the resolver's order. Connect to one of these addresses, not to ``host``.
-    The next lookup of ``host`` could return another address. Raises ForbiddenAddressError if no address is permitted, OSError
-    if ``host`` has no address."""
+    The next lookup of ``host`` could return another address. Raises ForbiddenAddressError if no address is permitted. Raises
+    OSError if ``host`` has no address."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(place[4][0]) for place in found))
     if fit := [address for address in addresses if permitted(ip_address(address.partition("%")[0]), allowed)]:

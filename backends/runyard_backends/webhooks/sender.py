@@ -116,7 +116,7 @@ async def _drain(response: httpcore.Response) -> None:
 
 
 def _seconds(headers: Iterable[tuple[bytes, bytes]]) -> float | None:
-    """Return ``Retry-After`` in seconds if it is a number, else None. A date is ignored, because this machine's clock may be
-    wrong."""
+    """Return the seconds of ``Retry-After`` if its value is a number. Otherwise return None. A date is ignored, because this
+    machine's clock may be wrong."""
     value = next((value for name, value in headers if name.lower() == b"retry-after"), b"")
     return float(value) if value.isdigit() and len(value) < 8 else None

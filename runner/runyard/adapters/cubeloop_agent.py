@@ -279,7 +279,7 @@ class _Attempt:
                 self._ctx.stream_part(piece.delta, "arguments", call)
 
     async def _store_result(self, event: Any) -> None:
-        """Store a tool's result at once.
+        """Store a tool's result immediately.
 
         cubeloop itself stores no result before the last tool call of the model's answer has ended.
         """

@@ -86,7 +86,7 @@ class RunyardCheckpointer:
     async def load(self, thread_id: str) -> CheckpointData | None:
         """Return the thread's messages, extra and parent thread, or None for an unknown thread.
 
-        The messages are on the path of the head. They include the messages of runs that have not completed. Messages that other
+        The messages are on the path of the head. The messages of runs that have not completed are included. Messages that other
         agents or clients stored are converted (:func:`.cubeloop_messages.decode`).
         """
         with self._open(thread_id) as backend:

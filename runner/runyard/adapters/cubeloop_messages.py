@@ -1,8 +1,8 @@
 """Conversion of cubeloop's messages to runyard's, and back. In this module a message of cubeloop is a JSON object.
 
 The content of a cubeloop message becomes the content of a :class:`~runyard.models.Message`. The other fields are stored under
-``provider_details["cubeloop"]``, without empty entries. These are ids of the provider, free-text stop reasons, cache tokens,
-times, and details of results. If the cubeloop message cannot be made again from its content and these fields,
+``provider_details["cubeloop"]``, without empty entries. The other fields are ids of the provider, free-text stop reasons, cache
+tokens, times, and details of results. If the cubeloop message cannot be made again from its content and these fields,
 ``provider_details["cubeloop"]["message"]`` has the whole JSON of the message instead. This happens, for example, if a part has
 an unknown type. The key ``cubeloop`` is also used for messages of the package ``cubepi``. Each package therefore reads the
 messages of the other package.

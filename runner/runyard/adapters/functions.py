@@ -23,8 +23,8 @@ Reply: TypeAlias = "Message | dict[str, Any] | str | Sequence[Message | dict[str
 MessageFunction: TypeAlias = "Callable[[list[Any]], Reply | Awaitable[Reply]]"
 
 SYNC_THREADS: Final = 64
-"""Maximum number of sync functions that a process executes at once. A run keeps its worker's slot while its function waits for
-a thread."""
+"""Maximum number of sync functions that a process executes at the same time. A run keeps its worker's slot while its function
+waits for a thread."""
 
 
 def message_agent(fn: MessageFunction, *, format: Format | None = None, asks_humans: bool = False) -> MessageAgent:

@@ -1,10 +1,10 @@
 """A graph of LangGraph as the agent of an App: ``App(agents={"g": graph})``.
 
-Each run continues the state that is bound to the last message before the run (F13). The checkpoints of one run are called its
-line. Only attempts of the run may write to the line (I2). At the end of a superstep, LangGraph writes a checkpoint. Then the
-messages of the superstep are appended to the thread, and the state is bound to the last of these messages. A later attempt
-continues at the last checkpoint and does not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The answer
-becomes ``Command(resume=…)``.
+Each run continues the state that is bound to the last message before the run (F13). The checkpoints of one run are called the
+line of the run. Only attempts of the run may write to the line (I2). At the end of a superstep, LangGraph writes a checkpoint.
+Then the messages of the superstep are appended to the thread, and the state is bound to the last of these messages. A later
+attempt continues at the last checkpoint and does not repeat nodes that finished. ``interrupt()`` becomes a HITL request. The
+answer becomes ``Command(resume=…)``.
 """
 
 from __future__ import annotations

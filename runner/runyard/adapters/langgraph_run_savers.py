@@ -92,8 +92,8 @@ async def probe_saver(
 ) -> tuple[ProbeSaver, GraphState]:
     """Return a saver in memory, and the state with which it begins.
 
-    This is the state of the first of ``candidates`` (message ids) that has a state. Without candidates, the state is empty.
-    Raises CheckpointMissingError if no candidate has a state (F13).
+    ``candidates``: message ids. The saver begins with the state of the first candidate that has a state. Without candidates,
+    the saver begins with an empty state. Raises CheckpointMissingError if no candidate has a state (F13).
     """
     saver = ProbeSaver()
     if not candidates:

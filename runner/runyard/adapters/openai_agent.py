@@ -1,7 +1,7 @@
 """An agent of the OpenAI Agents SDK as an agent of an App. The SDK is imported only for such an agent.
 
 The SDK is imported as ``agents``, and a program may have its own package with this name. :func:`adapt` therefore imports no
-package. It examines the package ``agents`` that the program has imported.
+package. The function examines the package ``agents`` that the program has imported.
 """
 
 from __future__ import annotations

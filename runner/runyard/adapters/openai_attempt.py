@@ -160,7 +160,7 @@ class Attempt:
         return output
 
     async def add(self, items: Sequence[Any]) -> None:
-        """Store the results in ``items`` that are not stored yet. These are the results of handoffs, of denied calls, and of
+        """Store the results in ``items`` that are not stored yet. Such results come from handoffs, from denied calls, and from
         the SDK's own tools.
         """
         fresh: list[JsonObject] = []
@@ -223,7 +223,7 @@ class Attempt:
     def _count(self, total: ModelUsage) -> None:
         """Add to the run the usage that no stored answer contains.
 
-        This is the usage of agents that are used as tools, and of repeated requests.
+        Such usage comes from agents that are used as tools, and from repeated requests.
         """
         used = Usage(requests=total.requests, input_tokens=total.input_tokens, output_tokens=total.output_tokens)
         if (hidden := less(used, self._counted)) != Usage():

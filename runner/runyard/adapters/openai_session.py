@@ -176,8 +176,8 @@ class RunyardSession(BranchCalls):
     async def pop_item(self) -> Any:
         """Remove the last item. Return the item, or None if the session has no item.
 
-        The message of the item stays in the thread. If several callers remove items at once, each gets a different item.
-        Raises the errors of the store.
+        The message of the item stays in the thread. If several callers remove items at the same time, each caller gets a
+        different item. Raises the errors of the store.
         """
         return await _settled(self._pop())
 

@@ -49,7 +49,7 @@ def step_idempotency_key(thread_key: int, run_id: str, step: str) -> str:
 def candidate_id(src: str, run_id: str, n: int) -> str:
     """Return the id of the ``n``-th candidate of the fork job ``run_id``.
 
-    This is the id of the candidate's thread, or the run id of a probe.
+    The id is the id of the candidate's thread, or the run id of a probe.
     """
     return derived_id("candidate", src, run_id, n)
 

@@ -63,8 +63,8 @@ class Event(StrictModel):
     def seal(self) -> None:
         """Keep the event as JSON only. A later read of its data decodes the JSON again.
 
-        Sealing saves memory while a slow reader has a large event: a value with many small members takes tens of times more
-        memory than its JSON.
+        Sealing saves memory while a slow reader has a large event, because a value with many small members takes tens of times
+        more memory than its JSON.
         """
         with _SEALING:
             if not isinstance(self, SealedEvent):  # no other thread has sealed the event meanwhile
@@ -159,8 +159,8 @@ class FeedEntry(StrictModel):
 
     ``parent_thread_id``, ``forked_after_run_id``, ``forked_at_seq``: the source and the cut of a forked thread, for the type
     ``thread.forked``. ``first_seq``, ``last_seq``, ``last_message_id``: the messages of the run, for the types ``run.…``. The
-    path to ``last_message_id`` ends with the messages of the run. The store fills these three fields when the feed is read.
-    They are None if the run has no messages, or if the thread or run was deleted.
+    path to ``last_message_id`` ends with the messages of the run. The store fills these three fields when the feed is read. The
+    three fields are None if the run has no messages, or if the thread or run was deleted.
     """
 
     cursor: str

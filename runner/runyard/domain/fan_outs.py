@@ -22,8 +22,8 @@ ENDED_CANDIDATE: Final = frozenset({"completed", "failed", "cancelled"})
 MAX_CANDIDATES: Final = 1_000
 """Maximum number of messages in one fan-out."""
 MAX_PARALLEL_CANDIDATES: Final = 100
-"""Maximum number of candidates of one fan-out that run at once. The worker of the fork job keeps the context of each running
-probe in memory."""
+"""Maximum number of candidates of one fan-out that run at the same time. The worker of the fork job keeps the context of each
+running probe in memory."""
 
 KEY_PREFIX: Final = "candidate:"
 """The beginning of the keys of the steps that record candidates. ``postgres/functions/candidates.sql`` has the same text."""
@@ -40,8 +40,8 @@ class Candidate(StrictModel):
     candidate's thread, or None for a probe. ``text``: the text of the last assistant message. ``messages``: the messages that
     the candidate added. ``stop_reason``: None until the candidate has ended. ``error``: the cause of a failure. ``usage``: the
     usage of this candidate only. ``omitted``: ``["messages"]`` if the first messages of the candidate are left out, because all
-    of them would exceed the size of a page. This happens only to a candidate with a thread. The answer of a probe is always
-    complete.
+    of them would exceed the size of a page. Messages are left out only for a candidate with a thread. The answer of a probe is
+    always complete.
     """
 
     model_config = ConfigDict(frozen=True)
@@ -116,8 +116,8 @@ class CandidateRecord(NamedTuple):
 class CandidateRun(NamedTuple):
     """The run of a candidate on the candidate's thread.
 
-    ``messages``: the last messages of the run. None if they were not read, or if the run has not ended. ``cut``: True if
-    earlier messages are left out.
+    ``messages``: the last messages of the run. ``messages`` is None if they were not read, or if the run has not ended.
+    ``cut``: True if earlier messages are left out.
     """
 
     status: RunStatus

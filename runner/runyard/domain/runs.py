@@ -135,13 +135,13 @@ DEFAULT_OPTIONS: Final = RunOptions()
 class Run(StrictModel):
     """One run as the store has it. A run is the work from a prompt to its final answer, or a fork job.
 
-    ``error_count``: the number of errors since the last suspension or redrive. ``waiting_for``: for a suspended run,
-    ``answer`` if it waits for a human, ``wait`` if it waits only for a time, a signal or a child. ``expires_at``: the time at
-    which the run fails if no attempt has started by then. ``deleted_at``: the time at which the run's content was deleted.
-    ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves empty because their values
-    have more than 8 KiB (:data:`LARGE_VALUE_BYTES`). A read of the run by its id returns these fields. ``damaged``: the names
-    of the fields that a list leaves empty because their stored value cannot be decoded. A read of the run by its id raises
-    DataCorruptedError, unless only its ``input`` is damaged.
+    ``error_count``: the number of errors since the last suspension or redrive. ``waiting_for``: for a suspended run, either
+    ``answer`` (the run waits for a human) or ``wait`` (the run waits only for a time, a signal or a child). ``expires_at``: the
+    time at which the run fails if no attempt has started by then. ``deleted_at``: the time at which the run's content was
+    deleted. ``omitted``: the names of the fields (``input``, ``result``, ``metadata``) that a list leaves empty because their
+    values have more than 8 KiB (:data:`LARGE_VALUE_BYTES`). A read of the run by its id returns these fields. ``damaged``: the
+    names of the fields that a list leaves empty because their stored value cannot be decoded. A read of the run by its id
+    raises DataCorruptedError, unless only its ``input`` is damaged.
     """
 
     thread_id: str
@@ -235,7 +235,8 @@ class AttemptInfo(StrictModel):
 
 
 def run_fits(run: Run, queue: str | None, error: str | None, text: str | None) -> bool:
-    """Return whether a run fits the filters: it has the queue and the error code, and contains the text.
+    """Return whether a run fits the filters. Such a run has the queue and the error code of the filters, and contains their
+    text.
 
     A filter that is None fits every run.
     """

@@ -92,7 +92,8 @@ def check_signal(name: str, value: JsonValue, signal_id: str, sent_by: str | Non
 def check_taken(wait: Wait, schema: JsonObject | None) -> JsonValue:
     """Return the value of the signal that ``wait`` took.
 
-    Raises SignalTimeoutError if the wait ended without a signal, and SignalInvalidError if the value does not fit ``schema``.
+    Raises SignalTimeoutError if the wait ended without a signal. Raises SignalInvalidError if the value does not fit
+    ``schema``.
     """
     if wait.signal_id is None:
         raise SignalTimeoutError(f"no signal {wait.name!r} came in time", name=wait.name)

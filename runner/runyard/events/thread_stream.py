@@ -1,7 +1,7 @@
 """Follow all runs of a thread as one stream, for a page that shows a conversation (E3).
 
 Each running run has a task, up to MAX_FOLLOWED_RUNS tasks. The task follows its run (:mod:`runyard.events.run_stream`) and
-passes each event of the run on at once. One more task reads the other runs, one after the other. The other runs are running
+passes on each event of the run immediately. One more task reads the other runs, one after the other. The other runs are running
 runs without a task, runs that wait, and ended runs whose end this reader has not seen. The number of tasks and reads is
 therefore bounded for any cursor (:mod:`runyard.events.thread_cursor`).
 
@@ -34,7 +34,8 @@ PAGE_SIZE: Final = 50
 RUN_POLL_SECONDS: Final = 30.0
 """Seconds without an event, after which the reader lists the thread's runs. The list has runs that no event announced."""
 MAX_FOLLOWED_RUNS: Final = 100
-"""Maximum number of runs that one reader follows at once. The reader reads further running runs one after the other."""
+"""Maximum number of runs that one reader follows at the same time. The reader reads further running runs one after the
+other."""
 TURN_SECONDS: Final = 1.0
 """Seconds between two rounds. In a round, the runs without a task are read one after the other."""
 MAX_RUNS_TAKEN_UP: Final = 500
@@ -223,7 +224,8 @@ class _Reader:
         return True
 
     async def _take_turns(self) -> None:
-        """Read the runs that are not followed. If one is running, or a read failed, request a listing after TURN_SECONDS."""
+        """Read the runs that are not followed. If one of these runs is running, or if a read failed, request a listing after
+        TURN_SECONDS."""
         again = False
         while self.behind:
             run = self.behind.pop(next(iter(self.behind)))

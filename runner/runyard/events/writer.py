@@ -24,7 +24,8 @@ from ..ports.refs import AttemptToken, RunRef
 from ..ports.scheduling import EventLog, OutsideEvent
 
 ATTEMPT_WRITE_SECONDS: Final = 0.02
-"""Seconds between two writes of one attempt's events, if only deltas wait. The first event after a pause is written at once."""
+"""Seconds between two writes of one attempt's events, if only deltas wait. The first event after a pause is written
+immediately."""
 WORKER_WRITE_SECONDS: Final = 0.005
 """Seconds between two writes of a worker's events, if only deltas wait. The deltas of many attempts then share one call."""
 RETRY_SECONDS: Final = 0.5

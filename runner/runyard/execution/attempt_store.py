@@ -41,8 +41,9 @@ class AttemptStore(Protocol):
     ``recent``: see :class:`~runyard.ports.stores.RunStore`.
 
     ``thread_usage``: the usage of the thread's completed runs, and of its cancelled runs whose messages were kept.
-    ``run_usage``: the usage in the run's record. ``usage`` of ``append`` and ``finish_step`` is the usage of the run so far.
-    It is stored in the record in the same commit as the messages or the step. If it is None, the record stays unchanged.
+    ``run_usage``: the usage in the run's record. The argument ``usage`` of ``append`` and ``finish_step`` is the usage of the
+    run so far. This usage is stored in the run's record in the same commit as the messages or the step. If ``usage`` is None,
+    the record stays unchanged.
 
     ``input`` of ``start_step``: the arguments of the step as text (:func:`~.step_inputs.step_input`).
     """

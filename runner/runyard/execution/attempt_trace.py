@@ -36,7 +36,7 @@ log = structlog.get_logger("runyard.executor")
 
 
 class AttemptTrace:
-    """The spans of the attempt that ``claim`` began. Without a tracer provider every method returns at once.
+    """The spans of the attempt that ``claim`` began. Without a tracer provider every method returns immediately.
 
     The span of the attempt is the agent's span in the conventions for generative AI. The spans of models, tools and steps are
     its children.

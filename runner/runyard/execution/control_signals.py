@@ -1,4 +1,5 @@
-"""Signals that end the agent's code early. They derive from BaseException, so that ``except Exception`` does not catch them."""
+"""Signals that end the agent's code early. The signals derive from BaseException, so that ``except Exception`` does not catch
+them."""
 
 from __future__ import annotations
 
@@ -8,7 +9,7 @@ from ..errors import HitlNotAllowedError, RunyardError
 
 
 class ControlSignal(BaseException):
-    """Base class of the signals. The executor catches them."""
+    """Base class of the signals. The executor catches all signals."""
 
 
 class Suspend(ControlSignal):
@@ -20,7 +21,8 @@ class Deferred(ControlSignal):
 
 
 class AttemptLost(ControlSignal):
-    """Ends the attempt after a refused write: another attempt has the run, or the run was cancelled.
+    """Ends the attempt after a refused write. The store refused the write because another attempt has the run, or because the
+    run was cancelled.
 
     ``error``: the error of the write.
     """

@@ -124,8 +124,8 @@ class FanOutJob:
         return {"winner": winner, "verdict": said}
 
     async def _probe(self) -> Settled:
-        """Execute one probe per message, ``max_parallel`` at once. Return the numbers of the probes that succeeded, and the
-        number of the winner or None."""
+        """Execute one probe per message, at most ``max_parallel`` probes at the same time. Return the numbers of the probes
+        that succeeded, and the number of the winner or None."""
         ended = ended_in(self._ledger)
         first = self._fan.stop == "first"
         won = [n for n, outcome in ended.items() if outcome == "completed"] if first else []

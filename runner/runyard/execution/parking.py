@@ -75,11 +75,12 @@ class Parking(Transcript):
         """Return the value of the next signal ``name`` to this thread. If the thread has no signal ``name`` yet, suspend the
         run until a program sends one.
 
-        :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest first.
-        If the run ends before an attempt receives the signal, the thread keeps the signal for a later wait. ``schema``: JSON
-        schema of the value. ``timeout``: the latest end of the wait. It is given as seconds or a timedelta after the first call
-        of this wait, as a datetime with a time zone, or as None for no limit. ``key``: the name of the wait in its run. The
-        default consists of the signal's name and the number of the earlier waits for this signal in this attempt.
+        :meth:`runyard.Client.signal` sends a signal, before or after this call. Each wait takes one signal, the oldest signal
+        that no wait has taken. If the run ends before an attempt receives the signal, the thread keeps the signal for a later
+        wait. ``schema``: JSON schema of the value. ``timeout``: the latest end of the wait. ``timeout`` is given as seconds or
+        a timedelta after the first call of this wait, as a datetime with a time zone, or as None for no limit. ``key``: the
+        name of the wait in its run. The default consists of the signal's name and the number of the earlier waits for this
+        signal in this attempt.
 
         Raises SignalTimeoutError (a TimeoutError) after the timeout. Raises SignalInvalidError if the value does not fit
         ``schema``. The wait has then taken the signal. Raises InvalidInputError for invalid arguments. If a probe waits, the
@@ -102,8 +103,9 @@ class Parking(Transcript):
         A cancel of the run cancels its children.
 
         Raises ChildFailedError if the child does not complete. Raises RunConflictError if the child ``key`` is on another
-        thread. Raises ChildDeadlockError if the thread itself waits for this run. Raises TooManyChildrenError, and the errors
-        of an enqueue. If a probe starts a child, the probe ends, and its caller gets HitlNotAllowedError.
+        thread. Raises ChildDeadlockError if the thread itself waits for this run. Raises TooManyChildrenError if there are too
+        many children or too many levels of children. Raises the errors of an enqueue. If a probe starts a child, the probe
+        ends, and its caller gets HitlNotAllowedError.
         """
         key = key or self._steps.default_key("run")
         self._check_waiting()

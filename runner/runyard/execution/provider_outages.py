@@ -47,7 +47,8 @@ def passes(status: int | None, *codes: object) -> bool:
 
 
 def is_temporary(error: BaseException) -> bool:
-    """Return whether ``error`` is a temporary error of a provider: 429, 5xx, a timeout, a lost connection."""
+    """Return whether ``error`` is a temporary error of a provider. Such an error has the status 429 or 5xx, or is a timeout or
+    the loss of a connection."""
     declared = getattr(error, "temporary", None)
     if isinstance(declared, bool):
         return declared

@@ -51,8 +51,8 @@ def retry_delay(options: RunOptions, errors_before: int, error: BaseException) -
     """Return the seconds until the next attempt of a run after ``error``, or None if the run fails (R11).
 
     ``options``: the result of :func:`effective_options`. If ``max_attempts`` is None, a temporary error of a provider fails the
-    run after OUTAGE_ATTEMPTS attempts. Any other error then fails the run at once. ``errors_before``: number of earlier errors
-    since the last suspension.
+    run after OUTAGE_ATTEMPTS attempts. Any other error then fails the run without another attempt. ``errors_before``: number of
+    earlier errors since the last suspension.
     """
     policy = options.retry.of(error) if retryable(error) else None
     most = options.max_attempts or (OUTAGE_ATTEMPTS if is_temporary(error) else 1)

@@ -23,12 +23,12 @@ MAX_INTEGER_BITS: Final = 1024
 def step_input(fn: Callable[..., Any], args: Sequence[Any], keep: TracebackFilter | None) -> str | None:
     """Return the arguments of ``fn(*args)`` in at most SHORT_CHARACTERS characters. Return None without arguments.
 
-    The text has the form of the arguments of a call, for example ``7, "EUR", retries=3``. It includes the arguments that a
-    ``functools.partial`` binds. Values are shown as JSON. A value that is not JSON is shown by the name of its type, for
+    The text has the form of the arguments of a call, for example ``7, "EUR", retries=3``. The text includes the arguments that
+    a ``functools.partial`` binds. Values are shown as JSON. A value that is not JSON is shown by the name of its type, for
     example ``<Decimal>``. The text is made without the methods of the values' own classes.
 
-    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). It gets the text before the text is cut.
-    Return None if the filter returns None or fails.
+    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). The filter gets the text before the text is
+    cut. Return None if the filter returns None or fails.
     """
     named: dict[str, Any] = {}
     while isinstance(fn, functools.partial):

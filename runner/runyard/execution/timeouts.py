@@ -1,4 +1,4 @@
-"""The error of an attempt that took too long. It names the line of code at which the agent waited."""
+"""The error of an attempt that took too long. The error names the line of code at which the agent waited."""
 
 from __future__ import annotations
 

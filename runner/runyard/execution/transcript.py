@@ -137,13 +137,13 @@ class Transcript:
         """Add messages to the run and return them as they are stored.
 
         When the call returns, the messages are durable. There is one exception: assistant messages without tool calls at the
-        end of ``messages``. They are held for at most HOLD_SECONDS. The next durable operation of the attempt (append, step,
-        ask) or the completion commits the held messages. A simple run therefore needs only three commits: accept, claim,
+        end of ``messages``. Such messages are held for at most HOLD_SECONDS. The next durable operation of the attempt (append,
+        step, ask) or the completion commits the held messages. A simple run therefore needs only three commits: accept, claim,
         complete. A crash and a cancel lose the held messages, even a cancel with ``keep``. ``message.completed`` is emitted
         after the commit.
 
         If the run already has a message with the same id, for example from an earlier attempt, the message is not stored again
-        and emits no event. It is returned as it is stored, with its ``created_at``.
+        and emits no event. The call returns the stored message, with its ``created_at``.
 
         A streamed assistant message (:meth:`stream_text`) gets the id under which its text was sent.
         """

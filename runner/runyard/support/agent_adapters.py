@@ -1,4 +1,4 @@
-"""The adapters for agents of other frameworks. They are the entry points of the group ``runyard.adapters``.
+"""The adapters for agents of other frameworks. The adapters are the entry points of the group ``runyard.adapters``.
 
 The name of an entry point is the top import package of a framework, for example ``pydantic_ai``. The value of an entry point
 is a function ``serve(agent)``. This function returns an async function that executes the agent. The async function has a

@@ -1,6 +1,6 @@
 """Group commit: items that arrive during a call share the next call.
 
-An item that arrives while no call runs is sent at once.
+An item that arrives while no call runs is sent immediately.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ class Batcher(Generic[Item, Answer]):
     """Groups the items of many ``await batcher(item)`` into few ``await call(items)``.
 
     ``call`` returns one value or exception per item, in order. An exception that ``call`` raises goes to every item of that
-    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at once. While a call runs, the next call
-    starts at the earliest ``patience`` seconds after the start of the last call. Items that arrive in this time share a call.
-    A call that hangs therefore delays later items for a short time only. If the caller of an item is cancelled, the item is
-    still sent. ``size``: a function that returns the bytes of an item. The items of a call have at most ``most_bytes`` bytes
-    together, or the call has one item.
+    call. Each call has at most ``limit`` items. At most ``in_flight`` calls run at the same time. While a call runs, the next
+    call does not start before ``patience`` seconds have passed since the start of the last call. Items that arrive in this time
+    share a call. A call that hangs therefore delays later items for a short time only. If the caller of an item is cancelled,
+    the item is still sent. ``size``: a function that returns the bytes of an item. The items of a call have at most
+    ``most_bytes`` bytes together, or the call has one item.
     """
 
     def __init__(

@@ -1,9 +1,9 @@
 """The file ``.runyard/dev.json``. Commands in a second terminal read the servers of ``runyard dev`` from this file.
 
-The file has the passwords of the private servers. Its mode is 0600: only its owner can read it. A ``runyard dev`` takes the
-lock of its folder (flock on ``dev.lock``) before it changes the folder. The lock is released at the end of the process, even if
-the process is killed. Commands use the file only while a process holds the lock. Commands refuse a file or folder that another
-user owns or can change, because prompts could then go to a server of the other user.
+The file has the passwords of the private servers. The mode of the file is 0600, so that only the owner of the file can read it.
+A ``runyard dev`` takes the lock of its folder (flock on ``dev.lock``) before it changes the folder. The lock is released at the
+end of the process, even if the process is killed. Commands use the file only while a process holds the lock. Commands refuse a
+file or folder that another user owns or can change, because prompts could then go to a server of the other user.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ MAX_TROUBLE_CHARACTERS: Final = 2_000
 class Deployment:
     """The URLs of a running ``runyard dev``. ``pid``: its process id. ``app``: the app that it serves, as ``module:app``.
 
-    ``trouble``: how the last worker ended, if ``dev`` has not replaced this worker. Empty if ``dev`` has all its workers.
+    ``trouble``: how the last worker ended, if ``dev`` has not replaced this worker. The text is empty if ``dev`` has all its
+    workers.
     """
 
     pid: int

@@ -15,7 +15,7 @@ REPEAT_SECONDS: Final = 60.0
 class FailureLog:
     """Logs the failures of one repeated call as ``event``.
 
-    The first failure is logged at once. Later failures are logged at most once in REPEAT_SECONDS. The field ``failures`` is
+    The first failure is logged immediately. Later failures are logged at most once in REPEAT_SECONDS. The field ``failures`` is
     the number of failures since the last line or success. After a logged failure, the first success is logged as
     ``<event>_resolved``.
 

@@ -53,7 +53,7 @@ def locate(url: str | None = None, *, redis: str | None = None, api_key: str | N
 
     Raises InvalidInputError if no deployment is found, or if Postgres is named without Redis. Raises InvalidInputError if
     ``.env`` cannot be opened. If ``.env`` names a deployment, the file must be UTF-8, and must belong to this user or to root.
-    Other users must not have the right to write to it. Otherwise raises InvalidInputError.
+    Other users must not have the right to write to the file. Otherwise raises InvalidInputError.
     """
     if url is not None:
         return _complete(url, redis, api_key, "argument", os.environ)

@@ -18,7 +18,7 @@ WAIT_SECONDS: Final = 0.1
 SLOW_SECONDS: Final = 0.1
 """Seconds for which the items of attempts wait for a call in flight. After this time another call sends the items."""
 WAITING_CALLS: Final = 2
-"""Maximum number of calls of one batcher that wait for a row lock at once. Each of these calls holds a connection."""
+"""Maximum number of calls of one batcher that wait for a row lock at the same time. Each of these calls holds a connection."""
 
 AnItem = TypeVar("AnItem", contravariant=True)
 AnAnswer = TypeVar("AnAnswer", covariant=True)

@@ -1,4 +1,4 @@
-"""Prometheus metrics of a process. ``docs/reference/metrics.md`` lists them.
+"""Prometheus metrics of a process. ``docs/reference/metrics.md`` lists these metrics.
 
 The number of label values is limited. Labels are outcomes, kinds, error codes, and the agents and queues that workers serve
 (:func:`serve`). Any other agent or queue is counted under the empty name. The names of models come from agents. A process has

@@ -128,14 +128,14 @@ class Settings(FetchSettings):
     default the queues of the app's agents. ``arq_queues``: queues of arq whose jobs become runs (comma-separated). Write
     ``NAME=TENANT`` if the runs of a queue belong to another tenant than ``tenant``. ``arq_redis_url``: the Redis server with
     the queues of ``arq_queues``, by default ``redis_url``. ``arq_keep_result``: the time for which Redis keeps the results of
-    the jobs of arq. ``slots``: the maximum number of runs that a worker executes at once. ``grace``: the maximum time for which
-    a worker waits for its runs to end after SIGTERM. ``watchdog``: the maximum time for which a worker with a blocked main loop
-    keeps its runs. After this time other workers take over the runs. ``heartbeat_process``: whether a second process sends a
-    worker's heartbeats while native code holds the interpreter (Linux only). ``feed_retention``: the time for which entries of
-    the feed are kept. Set the same time in every worker. ``result_retention``: the time for which results of fork jobs are
-    kept. Set the same time in every worker. ``stream_events``: the approximate maximum number of events in the stream of one
-    run. Set the same stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the stream
-    of one run. ``stream_retention``: the time for which the stream of a run is kept after its last event.
+    the jobs of arq. ``slots``: the maximum number of runs that a worker executes at the same time. ``grace``: the maximum time
+    for which a worker waits for its runs to end after SIGTERM. ``watchdog``: the maximum time for which a worker with a blocked
+    main loop keeps its runs. After this time other workers take over the runs. ``heartbeat_process``: whether a second process
+    sends a worker's heartbeats while native code holds the interpreter (Linux only). ``feed_retention``: the time for which
+    entries of the feed are kept. Set the same time in every worker. ``result_retention``: the time for which results of fork
+    jobs are kept. Set the same time in every worker. ``stream_events``: the approximate maximum number of events in the stream
+    of one run. Set the same stream settings in every process. ``stream_bytes``: the approximate maximum number of bytes in the
+    stream of one run. ``stream_retention``: the time for which the stream of a run is kept after its last event.
     ``stopped_stream_retention``: the time for which the stream of a stopped run is kept after its last event. A stopped run has
     ended or waits for a human. ``total_stream_bytes``: the maximum number of bytes of all streams together, by default half of
     the ``maxmemory`` of Redis. ``min_pool_size``: the minimum number of connections to Postgres for the calls of one process.

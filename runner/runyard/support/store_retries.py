@@ -59,8 +59,8 @@ async def patiently(
 async def until_unlocked(call: Callable[[], Awaitable[T]], places: asyncio.Semaphore, *, bound: float) -> T:
     """Repeat ``call`` while it raises LockedError, for at most LOCKED_SECONDS and at most ``bound`` seconds.
 
-    ``places``: a semaphore that limits the number of calls that are repeated at once. A call that waits for the semaphore or
-    for its next try holds no connection. Raises the last LockedError.
+    ``places``: a semaphore that limits the number of calls that are repeated at the same time. A call that waits for the
+    semaphore or for its next try holds no connection. Raises the last LockedError.
     """
     loop = asyncio.get_running_loop()
     give_up = loop.time() + min(LOCKED_SECONDS, bound)

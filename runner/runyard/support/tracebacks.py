@@ -62,8 +62,8 @@ def kept_traceback(error: BaseException, keep: TracebackFilter | None) -> str | 
 def kept_text(text: str | None, keep: TracebackFilter | None) -> str | None:
     """Return the text of a traceback, of a stack or of arguments to store or to log. Return None if there is no text to keep.
 
-    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). None keeps the whole text. If the filter
-    fails, return None, because the text may be secret.
+    ``keep``: the filter of the host program (:attr:`runyard.App.traceback_filter`). If ``keep`` is None, the whole text is
+    kept. If the filter fails, return None, because the text may be secret.
     """
     if text is None or keep is None:
         return text

@@ -1,7 +1,7 @@
 """Traces by OpenTelemetry: the spans of this process, and the trace context of a call (W3C Trace Context).
 
 A process traces if its program has set a tracer provider, for example the provider of the OpenTelemetry SDK. The module imports
-OpenTelemetry only in this case. Without a provider the functions return at once, and a span is :data:`NO_SPAN`.
+OpenTelemetry only in this case. Without a provider the functions return immediately, and a span is :data:`NO_SPAN`.
 ``docs/how-to/traces.md`` lists the spans. A span has no content of messages and no text of an error (T4).
 """
 
@@ -275,7 +275,7 @@ def _current_context() -> SpanContext | None:
 
 
 def _parent(parent: SpanContext | str | None) -> Context | None:
-    """Return the OpenTelemetry context in which a span starts. None means the current context."""
+    """Return the OpenTelemetry context in which a span starts. Return None for the current context."""
     if isinstance(parent, str) or (parent is None and _current_context() is None):
         parent = span_context(parent or _current.get())
     if parent is None:

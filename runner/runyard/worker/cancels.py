@@ -1,7 +1,7 @@
 """Cancels of the attempts that this worker executes (R10).
 
-A cancel hint stops an attempt at once. A hint can get lost, but every cancel is in the store. ``worker.py`` therefore reads the
-cancels from the store every INSPECT_SECONDS. The executor gives a cancelled agent CLEANUP_SECONDS for its cleanup.
+A cancel hint stops an attempt immediately. A hint can get lost. Every cancel is also in the store. ``worker.py`` therefore
+reads the cancels from the store every INSPECT_SECONDS. The executor gives a cancelled agent CLEANUP_SECONDS for its cleanup.
 """
 
 from __future__ import annotations

@@ -54,7 +54,7 @@ LOCKED_PAUSES_SECONDS: Final = (0.0, 0.005)
 LONG_LOCK_WAIT_SECONDS: Final = 0.05
 """Seconds for which the second and the third claim of a run wait for the row lock of its thread."""
 PATIENT_CLAIMS: Final = 2
-"""Maximum number of claims of a worker that wait for a row lock at once. Each of these claims holds a connection."""
+"""Maximum number of claims of a worker that wait for a row lock at the same time. Each of these claims holds a connection."""
 LOCKED_RETRY_SECONDS: Final = 0.5
 """Seconds until a run whose thread stays locked is submitted again."""
 

@@ -1,7 +1,7 @@
 """The failure detector watches the heartbeats of all workers, holds the leader's lease, and declares workers dead.
 
 The loop of the failure detector does nothing else, and runs in the heartbeat thread. The work of the leader does not delay this
-loop. User code that blocks the main loop does not delay it either.
+loop. Nor does user code that blocks the main loop delay this loop.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The health server of a worker. It reports liveness, readiness, metrics and stacks.
+"""The health server of a worker. The server reports liveness, readiness, metrics and stacks.
 
 =============  ====================================================================================================
 ``/livez``     200 while the process and its heartbeat thread run, even without Postgres and Redis
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 CONNECTION_SECONDS = 5.0
 """Maximum number of seconds of a connection."""
 MAX_CONNECTIONS = 64
-"""Maximum number of connections at once. If there are more, the server closes the oldest connection."""
+"""Maximum number of connections at the same time. If there are more, the server closes the oldest connection."""
 MAX_REQUEST_BYTES: Final = 16 * 2**10
 """Maximum number of bytes of a request."""
 METRICS_CACHE_SECONDS = 1.0
@@ -194,8 +194,8 @@ class _Server(ThreadingMixIn, WSGIServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """Close connections that last too long. A timeout of single reads is not enough, because it starts again with every
-        byte."""
+        """Close connections that last too long. A timeout of single reads would not be enough, because such a timeout starts
+        again with every byte."""
         late = time.monotonic() - CONNECTION_SECONDS
         with self._changing:
             for request in [request for request, since in self._open.items() if since < late]:

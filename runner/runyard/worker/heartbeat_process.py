@@ -1,10 +1,10 @@
 """The process that sends a worker's heartbeats while code of the worker holds the interpreter.
 
 Native code that keeps the interpreter's lock stops every thread of the worker, including the heartbeat thread. The heartbeat
-process has a separate interpreter. The heartbeat thread sends this process a sign of life twice a second, over a socket pair
-to which no other process can connect. While the signs are missing, the process sends the heartbeats to Postgres. It stops when
-the main loop has been blocked for longer than the watchdog allows. The process does not renew the locks in Redis, because a
-running run needs no lock.
+process has a separate interpreter. The heartbeat thread sends this process a sign of life twice a second, over a socket pair to
+which no other process can connect. While the signs are missing, the process sends the heartbeats to Postgres. The process sends
+no heartbeats if the main loop has been blocked for longer than the watchdog allows. The process does not renew the locks in
+Redis, because a running run needs no lock.
 
 The program of the process is ``runyard_api.worker.heartbeat_sender``.
 """

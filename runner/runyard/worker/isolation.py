@@ -6,8 +6,8 @@ connections, and uses the fence of the worker's claim. The worker renews the lan
 
 Worker and child process exchange pickled messages over a socket. The worker sends one :class:`Order`, then a claim for each
 attempt. The trace context in the claim is the span of the attempt. A :class:`~runyard.execution.executor.Stop` stops an
-attempt. The child process sends :class:`Alive`, :class:`~runyard.ports.workers.BlockedLoop` and :class:`ChildReply`. It ends
-when the socket is closed.
+attempt. The child process sends :class:`Alive`, :class:`~runyard.ports.workers.BlockedLoop` and :class:`ChildReply`. The child
+process ends when the socket is closed.
 
 The stored functions in ``postgres/functions/crashes.sql`` count the crashes, and decide whether an attempt must run alone.
 """

@@ -30,15 +30,15 @@ MIN_HEAD_AGE: Final = timedelta(seconds=1)
 MIN_MISSING_SECONDS: Final = 1.0
 """Seconds for which a lane head must be missing from Redis.
 
-MIN_HEAD_AGE is not enough: when a run ends, the next run of the lane becomes the head and is submitted then. This next run may
-be older than MIN_HEAD_AGE.
+MIN_HEAD_AGE alone would not be enough. When a run ends, the next run of the lane becomes the head, and its job is submitted.
+This next run may be older than MIN_HEAD_AGE.
 """
 ORPHANS_PER_PAGE: Final = 1000
 """Number of orphans after which one read of orphans ends. An orphan is a running run of a dead worker."""
 CANCEL_BATCH: Final = 100
 """Maximum number of runs with a requested cancel that one commit ends."""
 MAX_RESCUES_PER_PASS: Final = 5000
-"""Maximum number of jobs that one pass submits. More jobs at once would overload an empty Redis."""
+"""Maximum number of jobs that one pass submits. More jobs in one pass would overload an empty Redis."""
 RECENT_SECONDS: Final = 10.0
 """Every pass examines the recent runs: the runs that changed after the previous pass, or at most this number of seconds before
 it.
@@ -177,8 +177,8 @@ class Rescue:
             raise
 
     async def _submit_orphans(self) -> int:
-        """Submit the runs of dead workers at once, because no other process submits these runs. End the runs with a requested
-        cancel.
+        """Submit the runs of dead workers without a delay, because no other process submits these runs. End the runs with a
+        requested cancel.
 
         The locks of dead workers do not count. A worker that was declared dead may still reach Redis but not Postgres. Such a
         worker keeps its locks until it notices that it was declared dead.

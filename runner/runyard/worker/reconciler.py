@@ -1,10 +1,10 @@
 """The reconciler: the work of the leader. The failure detector (``failure_detector.py``)
 decides which worker leads.
 
-The leader submits runs whose jobs Redis has lost (``lost_jobs.py``), and admits due runs. It applies limits, counts usage and
-trims the streams. It also prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has the retention times.
-The store's ``prune`` selects the data. ``runs.admit`` also applies the deadlines of HITL requests, and fails the runs that did
-not start by their ``expires_at``. A long pass does not delay the lease and the heartbeats.
+The leader submits runs whose jobs Redis has lost (``lost_jobs.py``), and admits due runs. The leader applies limits, counts
+usage and trims the streams. The leader also prunes data whose retention has passed. ``Retention`` (``ports/workers.py``) has
+the retention times. The store's ``prune`` selects the data. ``runs.admit`` also applies the deadlines of HITL requests, and
+fails the runs that did not start by their ``expires_at``. A long pass does not delay the lease and the heartbeats.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Reconciler:
         return self._rescue.rescued
 
     def hurry(self) -> None:
-        """Make a pass at once, and examine all waiting runs.
+        """Make a pass without waiting for the next one, and examine all waiting runs.
 
         Call this method after this worker has begun to lead or has declared a worker dead.
         """

@@ -1,4 +1,4 @@
-"""Store in Postgres a report that this worker does not reach Redis. ``explain`` and ``doctor`` show this report."""
+"""Report to Postgres that this worker does not reach Redis. ``explain`` and ``doctor`` show this report."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """The task guard. A SystemExit or KeyboardInterrupt in a task of an agent ends that task only.
 
 Without the guard, such an exception would leave the event loop, and end the worker with all its runs. The guard does not cover
-callbacks. It also does not cover coroutines that a thread submits from outside of the agent's context.
+callbacks. Nor does the guard cover coroutines that a thread submits from outside of the agent's context.
 """
 
 from __future__ import annotations

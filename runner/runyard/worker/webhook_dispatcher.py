@@ -1,4 +1,5 @@
-"""The webhook dispatcher: the leader sends due webhook deliveries, at most a certain number at once, and stores their outcomes.
+"""The webhook dispatcher: the leader sends due webhook deliveries, at most a certain number at the same time, and stores their
+outcomes.
 
 The dispatcher takes each delivery under a lease. If the dispatcher dies, the deliveries without a stored outcome are due again
 when their leases end. The next leader sends them. The store keeps deliveries, leases and tries, but not the unresponsive

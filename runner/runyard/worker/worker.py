@@ -65,17 +65,17 @@ def new_worker_id() -> str:
 class Worker:
     """Serves the agents of ``app`` from ``backend``.
 
-    ``queues``: the queues to serve, by default the app's queues. ``slots``: maximum number of runs at once. ``grace``: seconds
-    for which a stopping worker lets its runs continue. Then the worker releases the unfinished runs. A later attempt continues
-    after their last commits. ``connect``: a function that makes a second, small backend for the heartbeat thread. Without
-    ``connect``, the main loop sends and watches the heartbeats. ``watchdog``: seconds for which user code may block the main
-    loop. After this time the worker sends no heartbeats and loses its runs. ``heartbeat_process``: the process that sends the
-    heartbeats while native code holds the interpreter. It needs ``connect``. ``address``: the ``host:port`` of the worker's
-    health server. The worker registers this address. ``retention``: the retention of the data that the leader prunes.
-    ``isolation``: the object that executes a run in a separate process if the run needs one. Without ``isolation``, this
-    process executes such a run. ``sender``: the object that sends webhooks while this worker leads. Without ``sender``, this
-    worker sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions that run until the
-    worker has drained. If a coroutine fails, the worker starts it again.
+    ``queues``: the queues to serve, by default the app's queues. ``slots``: maximum number of runs at the same time. ``grace``:
+    seconds for which a stopping worker lets its runs continue. Then the worker releases the unfinished runs. A later attempt
+    continues after the last commit of its run. ``connect``: a function that makes a second, small backend for the heartbeat
+    thread. Without ``connect``, the main loop sends and watches the heartbeats. ``watchdog``: seconds for which user code may
+    block the main loop. After this time the worker sends no heartbeats and loses its runs. ``heartbeat_process``: the process
+    that sends the heartbeats while native code holds the interpreter. ``heartbeat_process`` needs ``connect``. ``address``: the
+    ``host:port`` of the worker's health server. The worker registers this address. ``retention``: the retention of the data
+    that the leader prunes. ``isolation``: the object that executes a run in a separate process if the run needs one. Without
+    ``isolation``, this process executes such a run. ``sender``: the object that sends webhooks while this worker leads. Without
+    ``sender``, this worker sends no webhooks. ``webhooks``: the settings of webhooks. ``loops``: further coroutine functions
+    that run until the worker has drained. If a coroutine fails, the worker starts it again.
     """
 
     def __init__(
@@ -262,7 +262,7 @@ class Worker:
         registration.add_done_callback(self._registrations.discard)
 
     def _on_written(self, writing: asyncio.Task[None]) -> None:
-        """Stop the worker if its event writer failed, because its runs would have no events.
+        """Stop the worker if its event writer failed, because the worker's runs would have no events.
 
         Other workers execute the runs then.
         """

@@ -17,7 +17,8 @@ from .attempt_writes import usage_json
 class InterimWrite(NamedTuple):
     """The attributes of a ``runyard.interim_write``, in their order.
 
-    ``result``: the result of the step ``finish_key``. If the write only starts a step, the step's arguments as UTF-8 text.
+    ``result``: the result of the step ``finish_key``. If the write only starts a step, ``result`` has the step's arguments as
+    UTF-8 text.
     """
 
     thread_key: int
