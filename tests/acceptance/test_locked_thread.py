@@ -14,6 +14,7 @@ from tests.support.fleet import SLACK, Fleet, until
 
 QUICK = 3 + SLACK
 """Seconds for all runs of a burst together."""
+ENDED_HELD = "SELECT count(*) FROM runyard.runs WHERE thread_id LIKE 'held%' AND status = 'completed'"
 
 
 @asynccontextmanager
@@ -54,6 +55,8 @@ async def test_a_worker_completes_other_runs_while_a_thread_is_locked(fleet: Fle
     for handle in held:
         await fleet.holder(handle.thread_id, handle.id, 1)
     async with locked(fleet, *(handle.thread_id for handle in held)) as host:
+        ended = await host.fetchval(ENDED_HELD)  # on a slow machine, a run may end before the lock
+        assert ended < len(held)
         await burst(fleet, "prompted")
         other = await asyncpg.connect(fleet.postgres)
         try:
@@ -70,8 +73,6 @@ async def test_a_worker_completes_other_runs_while_a_thread_is_locked(fleet: Fle
                 return run is not None and run.status is RunStatus.COMPLETED
 
             await until(hosted)
-        assert (
-            await host.fetchval("SELECT count(*) FROM runyard.runs WHERE thread_id LIKE 'held%' AND status = 'completed'") == 0
-        )
+        assert await host.fetchval(ENDED_HELD) == ended
     async with asyncio.timeout(QUICK):
         assert all(result.ok for result in await asyncio.gather(*(handle.result(QUICK) for handle in held)))
