@@ -1713,6 +1713,9 @@ FUNCTION runyard.merge_effects(a jsonb, b jsonb) RETURNS jsonb;
 -- when the job is submitted. If an attempt has begun since the run was accepted or redriven, `queued` is NULL.
 FUNCTION runyard.job(r runyard.runs) RETURNS jsonb;
 
+-- Return the field `queued` of the job of a run. Postgres inlines this function into the statement.
+FUNCTION runyard.queued_event(thread_id text, fence bigint, queued_fence bigint, attempt integer) RETURNS jsonb;
+
 -- Return the job of a run from single columns, for statements that do not have the whole row. Postgres inlines this function into the
 -- statement.
 FUNCTION runyard.job_of(

@@ -19,9 +19,15 @@ CREATE OR REPLACE FUNCTION runyard.job(r runyard.runs) RETURNS jsonb
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN runyard.job_of(r.thread_key, r.run_id, r.lane, r.kind, r.queue, r.priority, r.tenant, r.not_before,
-        CASE WHEN r.fence IS NULL OR r.fence < r.queued_fence THEN
-            jsonb_build_object('thread_id', r.thread_id, 'fence', r.queued_fence, 'attempt', r.attempt + 1) END);
+        runyard.queued_event(r.thread_id, r.fence, r.queued_fence, r.attempt));
 END $$;
+
+-- Return the field `queued` of the job of a run. Postgres inlines this function into the statement.
+CREATE OR REPLACE FUNCTION runyard.queued_event(thread_id text, fence bigint, queued_fence bigint, attempt integer) RETURNS jsonb
+LANGUAGE sql AS $$
+    SELECT CASE WHEN fence IS NULL OR fence < queued_fence THEN
+        jsonb_build_object('thread_id', thread_id, 'fence', queued_fence, 'attempt', attempt + 1) END
+$$;
 
 -- Return the job of a run from single columns, for statements that do not have the whole row. Postgres inlines this function into the
 -- statement.

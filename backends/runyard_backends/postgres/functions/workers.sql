@@ -131,8 +131,7 @@ BEGIN
               AND y.lane_seq < l.lane_seq ORDER BY y.lane_seq DESC LIMIT 1) earlier ON true
         LEFT JOIN LATERAL (
             SELECT y.kind, runyard.job_of(y.thread_key, y.run_id, y.lane, y.kind, y.queue, y.priority, y.tenant, y.not_before,
-                CASE WHEN y.fence IS NULL OR y.fence < y.queued_fence THEN
-                    jsonb_build_object('thread_id', y.thread_id, 'fence', y.queued_fence, 'attempt', y.attempt + 1) END) AS job
+                runyard.queued_event(y.thread_id, y.fence, y.queued_fence, y.attempt)) AS job
             FROM runyard.runs y WHERE earlier.accept_no IS NULL AND y.accept_no = l.accept_no
               AND coalesce(y.not_before, y.admitted_at) < now() - unchanged) x ON true
         ORDER BY l.changed_at, l.accept_no
@@ -143,7 +142,7 @@ BEGIN
         IF got.kind <> 'prompt' THEN
             SELECT y.* INTO r FROM runyard.runs y WHERE y.accept_no = got.accept_no;
             r.input := NULL; r.candidates := NULL; r.extra := NULL; r.result := NULL; r.metadata := NULL; -- a call with r would read these large columns
-            CONTINUE WHEN NOT runyard.waits_for_worker(r, unchanged);
+            CONTINUE WHEN runyard.must_wait(r);
         END IF;
         RETURN NEXT;
     END LOOP;
