@@ -33,6 +33,9 @@ CONNECTIONS_PER_LOCKED_CALL: Final = 4
 more calls wait again at the same time."""
 RELEASE_SECONDS: Final = 0.5
 """Seconds within which a cancelled statement must end. After this time its connection is closed."""
+BEGIN_SNAPSHOT: Final = "BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY; SET LOCAL enable_seqscan = off; SET LOCAL jit = off"
+"""Begins a transaction whose reads see one state and use indexes. Without the settings, a plan that was made while a table was
+small would stay in use while the table grows. The three statements are sent together, in one round trip."""
 
 Connection = asyncpg.Connection | asyncpg.pool.PoolConnectionProxy
 
@@ -179,14 +182,13 @@ class Database:
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
         """Return a database. Inside the block, all reads of this database see one state. The reads use indexes."""
-        async with self._transaction(isolation="repeatable_read", readonly=True) as bound:
-            await bound.row("read_by_index")
+        async with self._transaction(BEGIN_SNAPSHOT) as bound:
             yield bound
 
     @contextlib.asynccontextmanager
     async def transaction(self) -> AsyncIterator[Database]:
         """Yield a database whose calls inside the block are one transaction."""
-        async with self._transaction() as bound:
+        async with self._transaction("BEGIN") as bound:
             yield bound
 
     async def _call(self, method: str, name: str, args: Sequence[Any]) -> Any:
@@ -232,16 +234,15 @@ class Database:
                 await connection._holder.release(None)
 
     @contextlib.asynccontextmanager
-    async def _transaction(self, **options: Any) -> AsyncIterator[Database]:
+    async def _transaction(self, begin: str) -> AsyncIterator[Database]:
         async with self._connection() as connection:
-            transaction = connection.transaction(**options)
-            await transaction.start()
             try:
+                await connection.execute(begin)
                 yield _Bound(self, connection)
             except BaseException:
-                await _undo(connection, transaction)
+                await _undo(connection)
                 raise
-            await transaction.commit()
+            await connection.execute("COMMIT")
 
 
 _open: Final[WeakSet[Database]] = WeakSet()
@@ -259,11 +260,11 @@ metrics.POOL.set_function(lambda: _pool_sizes()[0])
 metrics.POOL_IN_USE.set_function(lambda: _pool_sizes()[1])
 
 
-async def _undo(connection: Connection, transaction: asyncpg.transaction.Transaction) -> None:
+async def _undo(connection: Connection) -> None:
     """Roll back the transaction. If the rollback takes longer than RELEASE_SECONDS, close the connection."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
-            await transaction.rollback()
+            await connection.execute("ROLLBACK")
     except BaseException as error:
         connection.terminate()
         if not isinstance(error, DRIVER_ERRORS):

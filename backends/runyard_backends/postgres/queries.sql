@@ -397,7 +397,7 @@ SELECT runyard.delete_run($1, $2, $3)
 -- name: load
 -- Return the messages that a checkpointer loads: the visible messages of the head, and the head's messages of external and unclaimed runs.
 -- The first part is runyard.visible without its function: Postgres sends the first rows before it has found the last ones. Its plan
--- reads only the runs of the threads of its levels, if it must use indexes (read_by_index). created_at: in the form of a history.
+-- reads only the runs of the threads of its levels, if it must use indexes (Database.snapshot). created_at: in the form of a history.
 SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id, m.role, m.payload, m.note,
        CASE WHEN m.payload IS NULL THEN m.calls END AS calls, CASE WHEN m.payload IS NULL THEN m.results END AS results,
        timestamptz_send(m.created_at) AS created_at
@@ -424,11 +424,6 @@ FROM (
     JOIN runyard.messages o ON o.branch_id = u.branch_id AND o.run_id = u.run_id AND o.seq BETWEEN u.first_seq AND u.last_seq
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 ) m
-
--- name: read_by_index
--- Read all tables through indexes until this transaction ends. A plan that was made while a table was small stays in use while the
--- table grows.
-SELECT set_config('enable_seqscan', 'off', true), set_config('jit', 'off', true)
 
 -- name: checkpoint_append
 -- Store messages of a checkpointer.
