@@ -77,7 +77,8 @@ class PostgresRunStore:
     async def _claims(self, rows: Sequence[codec.Row]) -> list[Claim]:
         """Return the claims in ``rows``. Fail the claimed runs whose rows cannot be decoded.
 
-        If such a run cannot be failed now, the worker releases it later, because the worker has no task for it (W4).
+        The worker starts no task for such a run. If the store cannot fail the run now, the run stays ``running``. The worker
+        later finds that it has no task for this run, and releases the run (W4).
         """
         read = [_claim(row) for row in rows]
         corrupted = [(n, error) for n, (_, error) in enumerate(read) if error is not None]

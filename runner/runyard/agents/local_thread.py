@@ -125,8 +125,9 @@ class LocalThread:
     async def _count(self, messages: Sequence[Message]) -> None:
         """Record which runs of ``messages`` completed. Examine the newest run first.
 
-        The snapshot after a run has the messages of all runs that completed earlier. One snapshot can therefore show that
-        several runs completed. If the checkpointer has no ``snapshot``, every run counts as completed.
+        The snapshot after a completed run contains the messages of this run and of all runs that completed before it. One
+        snapshot can therefore show that several runs completed. If the checkpointer has no ``snapshot``, every run counts as
+        completed.
         """
         if not hasattr(self.checkpointer, "snapshot"):
             self._counted |= {message.run_id for message in messages if message.run_id is not None}

@@ -35,9 +35,9 @@ def aborted(reason: str) -> str:
 
 
 def closing(calls: Iterable[str], why: str) -> list[Message]:
-    """Return one tool message with an error result for each of ``calls`` (ids). ``why``: the text of the results.
+    """Return a list with one tool message. The message contains an error result for each of ``calls``.
 
-    Without calls, return an empty list.
+    ``calls``: ids of tool calls. Without calls, the list is empty. ``why``: the text of each result.
     """
     results = [ToolResultPart(call_id=call, content=why, is_error=True) for call in calls]
     return [Message.tool(*results)] if results else []

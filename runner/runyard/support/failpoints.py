@@ -72,7 +72,11 @@ def verbs() -> list[str]:
 
 @dataclass(slots=True)
 class Rule:
-    """One rule of the variable. ``times`` and ``skip``: the numbers of calls that remain."""
+    """One rule of the variable.
+
+    ``times``: the number of further calls to which the rule applies, or None for all calls. ``skip``: the number of calls that
+    the rule still skips. The skipped calls come first.
+    """
 
     point: str
     action: str

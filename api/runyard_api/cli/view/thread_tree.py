@@ -1,4 +1,7 @@
-"""Collect a thread, its ancestors, all forks, and the children of their runs, as turns of one graph."""
+"""Collect the turns of a thread, its ancestors, all their forks, and the children of their runs.
+
+All these turns belong to one graph, which :mod:`.graph` draws.
+"""
 
 from __future__ import annotations
 
