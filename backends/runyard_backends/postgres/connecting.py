@@ -45,6 +45,8 @@ SYSTEM: Final = "system"
 TAKES_NO_WRITES: Final = """
     SELECT pg_catalog.pg_is_in_recovery() OR pg_catalog.current_setting('default_transaction_read_only')::bool
 """
+"""Returns true if the server takes no writes. asyncpg's own check reads the parameter ``in_hot_standby``. Through PgBouncer,
+this parameter can have the value of an earlier server."""
 
 log = structlog.get_logger("runyard.postgres")
 
