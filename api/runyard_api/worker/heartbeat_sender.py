@@ -40,7 +40,11 @@ class HeartbeatSender:
         self._error: str | None = None
 
     def serve(self) -> None:
-        """Send heartbeats when they are needed. Return when the worker has ended."""
+        """Send heartbeats when they are needed. Return when the worker has ended.
+
+        A process that agent code forks keeps a copy of the worker's socket open. The end of the worker is therefore read from
+        the id of the parent process, and not only from the socket.
+        """
         self._link.settimeout(SILENT_SECONDS)
         while os.getppid() == self._order.worker_pid:
             try:

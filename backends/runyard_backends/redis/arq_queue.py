@@ -114,7 +114,10 @@ class ArqLook:
         return (self.now_ms - self.score) / 1000
 
     def aborted(self, enqueued_ms: int) -> bool:
-        """Return True if ``Job.abort()`` was called for the job that was enqueued at ``enqueued_ms``."""
+        """Return True if ``Job.abort()`` was called for the job that was enqueued at ``enqueued_ms``.
+
+        The time of the abort is not compared with the present time, because an abort may wait longer than ABORT_MS for a look.
+        """
         return self.abort_ms is not None and self.abort_ms >= enqueued_ms - ABORT_MS
 
 

@@ -45,7 +45,8 @@ class HeartbeatProcess:
     If the process ends, the worker starts it again with a later sign of life.
 
     ``command``: the words of the command line. The number of the process's socket is added as the last word. ``url``: the URL
-    of Postgres, which the process gets over the socket.
+    of Postgres, which the process gets over the socket. The URL can contain a password, and every user of the machine can read
+    the words of a command line.
     """
 
     def __init__(self, command: Sequence[str], url: str) -> None:

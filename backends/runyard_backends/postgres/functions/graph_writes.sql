@@ -41,6 +41,7 @@ BEGIN
     END LOOP;
     DELETE FROM runyard.graph_checkpoints c
     WHERE c.line_id = l.line_id AND c.namespace = ns AND c.checkpoint_id = id AND c.position > l.shown_to;
+    -- A checkpoint names its values by id: two branches of a thread can have different values of a channel under one version.
     INSERT INTO runyard.graph_checkpoints (line_id, namespace, checkpoint_id, position, parent_id, kind, content, details, value_ids)
     VALUES (l.line_id, ns, id, l.next_position, parent, content_kind, content, details, ARRAY(
         SELECT x.value_id FROM unnest(channels, versions) c(channel, version) CROSS JOIN LATERAL (
