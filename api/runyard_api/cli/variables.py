@@ -1,5 +1,5 @@
-"""The environment variables that runyard reads. A variable with a misspelt name, or in a file from which it is not read, has no
-effect, and is named at the start of a command."""
+"""The environment variables that runyard reads. A command reports at its start each variable of runyard that has no effect: a
+variable with an unknown name, and a variable in ``.env`` that runyard reads only from the environment."""
 
 from __future__ import annotations
 

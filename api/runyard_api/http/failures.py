@@ -105,8 +105,8 @@ class OwnScheme:
 
 
 def _shown(request: HTTPConnection) -> bytes:
-    """Return a digest of the headers that identify the caller. The query cannot identify a caller, because the API refuses
-    unknown parameters."""
+    """Return a digest of the headers that identify the caller. The query is left out. No caller can identify itself by a
+    parameter of the query, because the API refuses parameters that the route does not declare."""
     headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
     found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
     return hashlib.sha256(repr(found).encode()).digest()
