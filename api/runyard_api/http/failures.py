@@ -34,8 +34,8 @@ VARYING: Final = frozenset(
 
 
 class Failures:
-    """Failures by address. ``rate``: the failures per second that one address may have. ``burst``: the failures that it may
-    have at once after a pause."""
+    """Failures by address. ``rate``: the number of failures per second that are allowed for one address. ``burst``: the number
+    of failures that are allowed at once for one address after a pause."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)

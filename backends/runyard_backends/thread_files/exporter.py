@@ -58,7 +58,7 @@ class Exported:
 
 class Export:
     """Writes the lines of a family to ``file``. A family is a thread with its ancestors and forks. The export changes nothing
-    in the store. If a thread changes during its export, the file may have a part of the change."""
+    in the store. If a thread changes during its export, the file can contain a part of the change."""
 
     def __init__(self, backend: Backend, file: BinaryIO) -> None:
         self._backend, self._file = backend, file
