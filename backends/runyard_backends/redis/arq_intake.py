@@ -3,8 +3,7 @@
 A look is one pass over a queue of arq. A look returns the new jobs, and known jobs whose next look is due. Postgres accepts a
 run for a new job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's
 queue until the run has ended. Then the loop writes the result of the run as arq's result. Several workers may serve one queue.
-Every step may be repeated. If a worker dies between two steps, a later look does the missing steps.
-"""
+Every step may be repeated. If a worker dies between two steps, a later look does the missing steps."""
 
 from __future__ import annotations
 

@@ -66,7 +66,8 @@ class Export:
         self.report = Exported()
 
     async def family(self, thread_id: str, *, forks: bool) -> Exported:
-        """Export a thread and its ancestors. ``forks``: True to export the forks of the thread and their forks as well.
+        """Export a thread and its ancestors. ``forks``: True to export also the forks of the thread, the forks of these forks,
+        and so on.
 
         Raises InvalidInputError if the family exceeds the bounds of a file. Raises ThreadNotFoundError, DataCorruptedError.
         """

@@ -180,8 +180,7 @@ class Section:
         self._first_branch = False
 
     async def _place(self) -> None:
-        """Move the head to the branch to which the following lines belong. This branch ends at ``_leaf``: its last imported
-        message, or the message after which the branch begins."""
+        """Move the head to the branch of the following lines. This branch ends at the message ``_leaf``."""
         if not self._placed and not self.report.dry_run:
             await self.flush()
             await self._branches.set_head(self.id, self._leaf or ROOT_ID)
