@@ -40,12 +40,13 @@ class Board:
 
 
 def stamp(slot: int) -> None:
-    """Write the current time to ``slot``. For workers."""
+    """Write the current time to ``slot`` of the file that the variable ENVIRONMENT names. Workers call this function."""
     _worker_slots()[slot] = time.monotonic_ns()
 
 
 def stamped(slot: int) -> int:
-    """Return the time stamp in ``slot`` in nanoseconds, or 0 if there is none yet. For workers."""
+    """Return the time stamp in ``slot`` of the file that the variable ENVIRONMENT names, in nanoseconds. Return 0 if there is
+    none yet. Workers call this function."""
     return _worker_slots()[slot]
 
 

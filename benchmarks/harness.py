@@ -20,7 +20,7 @@ TURN_LIMIT = 60.0
 
 @dataclass(frozen=True)
 class Sample:
-    """The result of one turn. ``values``: in the scenario's unit. ``facts``: further figures."""
+    """The result of one turn. ``values``: the measured values in the scenario's unit. ``facts``: further figures."""
 
     values: Sequence[float]
     facts: Facts = field(default_factory=dict)
@@ -32,7 +32,8 @@ Measure = Callable[[str], Awaitable[Sample | None]]
 
 @dataclass(frozen=True)
 class Contestant:
-    """A contestant of a scenario. ``open`` prepares the resources of all its turns, and yields the measure. It is not timed."""
+    """A contestant of a scenario. ``open`` prepares the resources of all its turns, and yields the measure. The preparation is
+    not timed."""
 
     name: str
     open: Callable[[Lab], AbstractAsyncContextManager[Measure]]
@@ -42,8 +43,9 @@ class Contestant:
 class Scenario:
     """A quantity that is measured for every contestant.
 
-    ``unit``: of the values. ``rounds``: most rounds. ``seconds``: seconds after the start after which no round but the first
-    begins. ``quick_cases``: the cases of a quick run; all if empty.
+    ``unit``: the unit of the values. ``rounds``: the maximum number of rounds. ``seconds``: seconds from the start for which
+    new rounds may begin. The first round is always executed. ``quick_cases``: the cases of a quick run. If the list is empty, a
+    quick run has all cases.
     """
 
     name: str

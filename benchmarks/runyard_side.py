@@ -194,7 +194,8 @@ async def queue(
     redis_database: int = 0,
 ) -> AsyncIterator[RunyardQueue]:
     """Start worker processes with ``slots`` slots and further variables, and connect a client. ``agent``: the agent of the
-    jobs. ``redis_database``: another one for each deployment that runs at the same time."""
+    jobs. ``redis_database``: the number of the database in Redis. Deployments that run at the same time need different
+    numbers."""
     redis = urlsplit(lab.redis_url)._replace(path=f"/{redis_database}").geturl()
     url = await lab.database(database)
     await migrate(url)

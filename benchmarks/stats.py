@@ -18,7 +18,8 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 @dataclass(frozen=True)
 class Summary:
-    """The printed summary of a contestant's samples. ``count``: their number. The other values are in the scenario's unit."""
+    """The printed summary of a contestant's samples. ``count``: the number of samples. All other fields are in the scenario's
+    unit."""
 
     count: int
     p50: float

@@ -40,7 +40,8 @@ def of_thread(key: int, *, newest_first: bool) -> str:
 
 
 def thread(cursor: str, *, newest_first: bool) -> int:
-    """Decode a cursor of a list of threads in this order. Raises InvalidCursorError, also for a cursor of the other order."""
+    """Decode a cursor that :func:`of_thread` made for the same order of the list. Raises InvalidCursorError, also for a cursor
+    of the opposite order."""
     return numbers(cursor, 1, below=2**63)[0] if newest_first else number(cursor)
 
 

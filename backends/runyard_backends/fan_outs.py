@@ -35,8 +35,8 @@ _ANSWERS = TypeAdapter(ForkOnceResult)
 
 
 def numbers_of(page: PageRequest) -> range:
-    """Return the numbers of the candidates that a page asks for. The fan-out may have fewer candidates. Raises
-    InvalidCursorError."""
+    """Return the numbers of the candidates that a page asks for. The last numbers can be too high for the fan-out, because its
+    number of candidates is not known here. Raises InvalidCursorError."""
     first = 0 if page.cursor is None else cursors.number(page.cursor)
     if first >= MAX_CANDIDATES:
         raise InvalidCursorError("not a cursor of this list", field="cursor")

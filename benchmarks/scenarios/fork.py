@@ -1,7 +1,8 @@
 """Forks of a thread after its last run, at four lengths.
 
-Measured: the time of the store's fork call. Each call makes a new thread, and calls do not overlap. The source has completed
-runs of two messages. The first fork of a source is not counted. Also reported: the bytes of the rows of the new thread.
+Measured: the time of the store's fork call. Each call makes a new thread, and calls do not overlap. All runs of the source are
+completed, and each has two messages. The first fork of a source is not counted. Also reported: the bytes of the rows of the new
+thread.
 """
 
 from __future__ import annotations

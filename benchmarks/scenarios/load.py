@@ -3,8 +3,9 @@
 Measured: the time of the store's load call, from the query to the last message object. runyard takes part with a flat thread,
 and with a thread at the end of 50 forks. In the second case the messages are spread over the thread and its ancestors.
 
-runyard also takes part with the next turn of a worker, which has read the thread before: the time in which an attempt gets its
-context. Two messages were added in between. The last contestant reads the text of each of these messages, too.
+runyard also takes part with a second measurement: the time in which an attempt gets its context on a worker that has read the
+thread before. Two messages were added since the worker read the thread. The last contestant reads the text of each of these
+messages, too.
 """
 
 from __future__ import annotations

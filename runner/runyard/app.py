@@ -282,8 +282,8 @@ def _by_name(options: object, agents: Mapping[str, object]) -> Mapping[str, Agen
 def as_function(agent: object) -> AgentFunction:
     """Return ``agent`` as an async function of a RunContext. An adapter wraps an agent of another framework.
 
-    Raises InvalidInputError for any other object, for example a sync function. A sync function cannot await the methods of the
-    RunContext, and would block the other runs of the worker."""
+    Raises InvalidInputError if ``agent`` is neither an async function nor an agent that an adapter accepts. A sync function is
+    refused, because it cannot await the methods of the RunContext, and would block the other runs of the worker."""
     if (function := adapted(agent)) is not None:
         return function
     if callable(agent) and not _is_async(agent):

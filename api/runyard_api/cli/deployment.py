@@ -37,9 +37,8 @@ class Target:
     api_key: str | None = field(default=None, repr=False)
 
     def locate(self) -> Location:
-        """Return the deployment. The URLs are searched in the root options, the environment, the ``runyard dev`` of this
-        folder, and ``.env``, in this order. Raises the errors of
-        :func:`runyard.support.location.locate`."""
+        """Return the deployment. Search the URLs first in the root options, then in the environment, then in the ``runyard
+        dev`` of this folder, and then in ``.env``. Raises the errors of :func:`runyard.support.location.locate`."""
         return locate(self.url, redis=self.redis, api_key=self.api_key)
 
 
@@ -64,8 +63,8 @@ def wait(coroutine: Coroutine[Any, Any, T]) -> T:
 
 
 def locate_servers(context: typer.Context) -> Location:
-    """Return the deployment for a process that serves it. Raises InvalidInputError for the URL of an HTTP API, and the errors
-    of :meth:`Target.locate`."""
+    """Return the deployment for a process that serves it. Raises InvalidInputError if the URL of the deployment is the URL of
+    an HTTP API. Also raises the errors of :meth:`Target.locate`."""
     found = target(context).locate()
     if found.url.startswith(("http://", "https://")):
         given = without_password(found.url)

@@ -10,7 +10,8 @@ from runyard.models import JsonObject
 
 
 def json_object(text: str, option: str) -> JsonObject:
-    """Return the JSON object ``text``. Raises InvalidInputError, which names the ``option``, for any other text."""
+    """Return the JSON object ``text``. Raises InvalidInputError if ``text`` is not a JSON object. The error names the
+    ``option``."""
     field = option.lstrip("-")
     try:
         value = json.loads(text)
@@ -22,7 +23,8 @@ def json_object(text: str, option: str) -> JsonObject:
 
 
 def key_value(pair: str, option: str) -> tuple[str, str]:
-    """Return the key and the value of ``KEY=VALUE``. Raises InvalidInputError, which names the ``option``, for another text."""
+    """Return the key and the value of ``KEY=VALUE``. Raises InvalidInputError if ``pair`` does not have this form. The error
+    names the ``option``."""
     key, equals, value = pair.partition("=")
     if not equals or not key:
         raise InvalidInputError(f"{option} takes KEY=VALUE; got {pair!r}", field=option.lstrip("-"))
@@ -32,7 +34,7 @@ def key_value(pair: str, option: str) -> tuple[str, str]:
 def metadata(given: Sequence[str], option: str) -> JsonObject:
     """Return one object for the values of an option, each a JSON object or ``KEY=VALUE``. The value of a pair is a text.
 
-    Raises InvalidInputError for another value, and for a key that is given twice.
+    Raises InvalidInputError if a value is neither a JSON object nor ``KEY=VALUE``, or if a key is given twice.
     """
     found: JsonObject = {}
     for text in given:

@@ -1,5 +1,5 @@
-"""The environment variables that runyard reads. A variable with a misspelt name, or in a file from which it is not read, has no
-effect, and is named at the start of a command."""
+"""The environment variables that runyard reads. A command reports at its start each variable of runyard that has no effect: a
+variable with an unknown name, and a variable in ``.env`` that runyard reads only from the environment."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def unknown() -> Iterator[str]:
     """Yield a sentence about each variable of the environment and of ``.env`` that begins with ``RUNYARD_`` and is not read.
 
     The sentence names the variable. If the variable is unknown, the sentence also names the known variable with the most
-    similar name. The sentence does not contain the value. A name with other characters than letters, digits and underscores is
-    left out, because it may contain a value.
+    similar name. The sentence does not contain the value. A variable whose name has other characters than letters, digits and
+    underscores is left out, because such a name may contain a part of a value.
     """
     of_settings = {settings.variable(name) for settings in SETTINGS for name in settings.model_fields}
     known = of_settings | OTHER.keys()

@@ -214,7 +214,8 @@ class AgentBudget(BaseModel):
 
 def _known(budgets: Any) -> list[AgentBudget]:
     """Return the budgets of ``budgets`` that AgentBudget can show completely. Return [] if ``budgets`` is not a list or tuple.
-    A worker of a later release may have budgets with other values, fields or limits."""
+    The others are left out: an agent on a worker of a later release can have budgets with values, fields or limits that this
+    release does not know."""
     known = []
     for budget in budgets if isinstance(budgets, (list, tuple)) else ():
         with suppress(ValidationError):

@@ -34,8 +34,8 @@ VARYING: Final = frozenset(
 
 
 class Failures:
-    """Failures by address. ``rate``: the failures per second that one address may have. ``burst``: the failures that it may
-    have at once after a pause."""
+    """Failures by address. ``rate``: the number of failures per second that are allowed for one address. ``burst``: the number
+    of failures that are allowed at once for one address after a pause."""
 
     def __init__(self, rate: float, burst: int) -> None:
         self._buckets = Buckets(rate, burst)
@@ -105,8 +105,8 @@ class OwnScheme:
 
 
 def _shown(request: HTTPConnection) -> bytes:
-    """Return a digest of the headers that identify the caller. The query cannot identify a caller, because the API refuses
-    unknown parameters."""
+    """Return a digest of the headers that identify the caller. The query is left out. No caller can identify itself by a
+    parameter of the query, because the API refuses parameters that the route does not declare."""
     headers = sorted((bytes(name), bytes(value)) for name, value in request.scope["headers"])
     found = [each for each in headers if each[0] in SHOWN] or [each for each in headers if each[0] not in VARYING]
     return hashlib.sha256(repr(found).encode()).digest()

@@ -34,7 +34,7 @@ SPARE_CONNECTIONS: Final = 64
 """Number of connections beyond ``max_connections`` that are refused with a response. Further connections are closed without a
 response."""
 LINE_END_BYTES: Final = 2
-"""Bytes of a line end. A line end follows the size of each chunk, and another one follows the content of the chunk."""
+"""Bytes of a line end. Each chunk has two line ends: one after its size, and one after its content."""
 HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9._~!$&'()*+;=%-]+)(:[0-9]{0,5})?")
 """Pattern of a host with an optional port. A host with a user name does not match, because RFC 9110 (4.2.4) demands its
 refusal."""

@@ -26,21 +26,24 @@ class ApiSettings(EnvFileSettings):
     key or a token. With ``off``, the API serves only callers on the same machine, and they need no key. ``cors_origins``: the
     origins (comma-separated) whose pages may call the API. ``compat``: the names (comma-separated) of the APIs of other systems
     that are also served (:mod:`runyard_api.http.compat.registry`). ``console``: whether the console is served at ``/console``,
-    ``on`` or ``off``. ``max_body``: largest body. ``max_headers``: most headers of a request. ``max_header_bytes``: largest
-    size of the headers and the query together. ``bodies_per_key``: largest total size of a key's request bodies in one process,
-    counting unanswered requests only. ``body_timeout``: longest time for the headers of a request to arrive, and after that for
-    the body to arrive. ``idle_timeout``: longest time between two requests of a connection. ``max_connections``: most open
-    connections of one process; fewer if the system allows fewer descriptors. ``requests_per_second``: rate of one key in one
-    process. ``burst``: most requests of one key at once after a pause. ``streams_per_key``: most open streams of one key in one
-    process, counting requests that wait for a run. ``heartbeat``: time without an event after which a stream sends a comment.
-    ``max_stream``: longest time of one stream. The reader then reconnects, to any process. ``max_wait``: longest time that a
-    request may wait for a run. ``max_page``: most entries of one page. ``failures_per_second``: rate of invalid keys, tokens
-    and logins of one address in one process. ``failure_burst``: most of these failures of one address at once after a pause.
-    ``token_lifetime``: longest time for which a stream token is valid. ``token_secret``: secret that signs stream tokens. It
-    must be the same in every process. It is not needed if ``auth`` is off. To replace a secret, give the new and the old
-    secret, comma-separated: the first one signs, and all verify. ``trust_traceparent``: if true, the sampler of OpenTelemetry
-    gets the ``traceparent`` of a caller, and may follow it when it decides whether the trace is recorded. If false, the sampler
-    treats the request like a request without this header (T2).
+    ``on`` or ``off``. ``max_body``: the maximum size of the body of a request. ``max_headers``: the maximum number of headers
+    of a request. ``max_header_bytes``: the maximum size of the headers and the query of a request together. ``bodies_per_key``:
+    the maximum total size of the bodies of a key's requests in one process. Answered requests do not count. ``body_timeout``:
+    the maximum time in which the headers of a request must arrive, and then the maximum time in which the body must arrive.
+    ``idle_timeout``: the maximum time between two requests of a connection. ``max_connections``: the maximum number of open
+    connections of one process. The maximum is lower if the system allows fewer descriptors. ``requests_per_second``: the number
+    of requests per second that are allowed for one key in one process. ``burst``: the number of requests that are allowed at
+    once for one key after a pause. ``streams_per_key``: the maximum number of open streams of one key in one process. A request
+    that waits for a run counts as a stream. ``heartbeat``: the time without an event after which a stream sends a comment.
+    ``max_stream``: the maximum duration of one stream. The reader then reconnects, to any process. ``max_wait``: the maximum
+    time for which a request may wait for a run. ``max_page``: the maximum number of entries of one page.
+    ``failures_per_second``: the number of invalid keys, tokens and logins per second that are allowed for one address in one
+    process. ``failure_burst``: the number of invalid keys, tokens and logins that are allowed at once for one address after a
+    pause. ``token_lifetime``: the maximum time for which a stream token is valid. ``token_secret``: the secret that signs
+    stream tokens. Set the same secret in every process. No secret is needed if ``auth`` is off. To replace a secret, give the
+    new and the old secret, comma-separated. The first one signs tokens. All of them verify tokens. ``trust_traceparent``: if
+    true, the sampler of OpenTelemetry gets the ``traceparent`` of a caller, and may follow it when it decides whether the trace
+    is recorded. If false, the sampler treats the request like a request without this header (T2).
     """
 
     model_config = SettingsConfigDict(env_prefix="RUNYARD_API_", extra="ignore")

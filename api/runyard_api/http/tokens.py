@@ -2,10 +2,10 @@
 
 A token is JSON with an HMAC. The key of the HMAC is derived from a secret of the server and from the purpose of the key. Nobody
 can therefore make a token from an API key or from its row. A signature that the server made for another purpose is not valid
-for a token. A token does not name the algorithm of its signature, because all tokens have the same one. A token names its
-creator and the streams that it opens. The rights of the creator are looked up at each use. The caller requests a lifetime
-(``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in ``settings.py`` is the maximum. ``authentication.py`` makes
-the principal of a token. ``routes/route_access.py`` checks that the token opens the stream.
+for a token. A token does not name the algorithm of its signature, because all tokens are signed with the same algorithm. A
+token names its creator and the streams that it opens. The rights of the creator are looked up at each use. The caller requests
+a lifetime (``TokenRequest`` in ``request_models.py``). ``token_lifetime`` in ``settings.py`` is the maximum.
+``authentication.py`` makes the principal of a token. ``routes/route_access.py`` checks that the token opens the stream.
 """
 
 from __future__ import annotations

@@ -1,8 +1,13 @@
 """The heartbeat process of a worker, on Linux: ``python -m runyard_api.worker.heartbeat_sender <socket>``.
 
-The process sends heartbeats while three conditions are true (:mod:`runyard.worker.heartbeat_process`). The worker's heartbeat
-thread is silent. The worker's process runs. The worker's main loop has run in the last RUNYARD_WATCHDOG seconds. The process
-ends with the worker.
+The process sends heartbeats while all of these conditions are true (:mod:`runyard.worker.heartbeat_process`):
+
+- The worker is registered.
+- The worker's heartbeat thread is silent.
+- The worker's process runs.
+- The worker's main loop has run in the last RUNYARD_WATCHDOG seconds.
+
+The process ends with the worker.
 
 The process imports the driver of Postgres only for its first heartbeat. Without the driver, it needs only a third of the
 memory that it needs with the driver.

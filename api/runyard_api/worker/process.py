@@ -277,8 +277,8 @@ def run_worker(app: App, settings: Settings) -> None:
     SIGUSR1 writes the stacks of all threads to standard error, even while native code holds the interpreter.
 
     Raises BackendUnavailableError if the servers do not answer within a minute, or if the port of ``settings`` is taken. Raises
-    LoginRefusedError if a server refuses the user, the password or the database of its URL. Raises InvalidInputError for an
-    exporter of traces that is not installed. Raises SchemaUninitialized, SchemaMismatch.
+    LoginRefusedError if a server refuses the user, the password or the database of its URL. Raises InvalidInputError if the
+    exporter of traces that the environment names is not installed. Raises SchemaUninitialized, SchemaMismatch.
     """
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     warn_about_agents(app)

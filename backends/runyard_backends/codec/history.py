@@ -1,7 +1,7 @@
 """Decode long histories in slices, or lazily.
 
-One call of C code decodes a slice and blocks all threads of the process. The event loop and the other threads run between two
-slices. One of these threads sends a worker's heartbeat.
+One call of C code decodes a slice and blocks all threads of the process. The event loop and all other threads, such as a
+worker's heartbeat thread, run between two slices.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _PAYLOAD: Final = 5
 
 
 async def messages(rows: Sequence[Row], **thread: str | int) -> list[Message]:
-    """Decode any number of rows. The arguments and errors are the same as for :func:`message_rows.messages`."""
+    """Decode rows, in slices if there are many. The arguments and errors are the same as for :func:`message_rows.messages`."""
     made: list[Message] = []
     with held_back(len(rows)):
         for part in _slices(rows):
@@ -49,9 +49,9 @@ def kept(rows: Iterable[Row], **thread: str | int) -> list[KeptRow]:
 
 
 async def lazily(rows: Sequence[KeptRow]) -> list[Message]:
-    """Return messages for any number of rows. In a long history, each message is decoded at its first use. The first use of a
-    message from a damaged row raises DataCorruptedError. The messages of a short history are decoded in this call, which then
-    raises the error."""
+    """Return the messages of a history. In a long history, each message is decoded at its first use. The first use of a message
+    from a damaged row raises DataCorruptedError. The messages of a short history are decoded in this call. The call then raises
+    the error for a damaged row."""
     if len(rows) < LAZY_MIN_MESSAGES:
         return await messages([row for row, _ in rows], **(rows[0][1] if rows else {}))
     made: list[Message] = []

@@ -103,8 +103,8 @@ class TestAgents:
     async def test_runs_that_were_accepted_before_any_worker_get_the_agent_of_their_thread(
         self, world: World, limited: bool
     ) -> None:
-        """L1, L4: The first claim sets the agent of the thread. A worker with another default agent executes the other runs of
-        the thread only if this worker has the agent of the thread."""
+        """L1, L4: The first claim sets the agent of the thread, and the later runs of the thread get this agent. A worker with
+        a different default agent executes these later runs only if the worker also serves the agent of the thread."""
         if limited:
             await world.backend.limits.set_limit(Limit(name="running_per_agent", subject="a", most=9))
         for run_id in ("r1", "r2", "r3"):

@@ -60,7 +60,7 @@ class TestKeys:
         assert {key.key_id for key in await world.backend.keys.keys()} == {key.key_id for key, _ in made}
 
     async def test_keys_of_a_tenant_are_bounded(self, world: World) -> None:
-        """A2: A tenant has a maximum number of valid keys. The list of the other keys has a maximum length."""
+        """A2: A tenant has a maximum number of valid keys. A revoked key does not count, and makes room for a new key."""
         store = world.backend.keys
         first, _ = fresh()
         await store.create_key(first, b"d")

@@ -85,8 +85,8 @@ class TestAttempts:
         assert await world.texts() == ["hi", "alive"]
 
     async def test_append_then_complete(self, world: World) -> None:
-        """R6: The store sets the seq, the parent and the time of each message. After the run has completed, later contexts have
-        the messages."""
+        """R6: The store sets the seq, the parent and the time of each message. When the run is completed, later contexts
+        contain the messages."""
         attempt = await world.start("r1")
         first, second = await world.runs.append(attempt, [said("one"), said("two")])
         assert first.seq is not None and second.seq == first.seq + 1 and second.parent_id == first.id

@@ -45,8 +45,8 @@ class TestCheckpoints:
         assert await world.texts("e") == ["one", "own"]
 
     async def test_open_run_that_completes_later(self, world: World) -> None:
-        """I5, S6: A fork is cut inside a live run. The fork shows the run's messages up to the cut only, even after the run has
-        completed. The fork cannot have another run with the run's id."""
+        """I5, S6: A fork is cut inside a live run. The fork shows only the run's messages up to the cut, even when the run is
+        completed later. No run of the fork can get the id of this run."""
         (half,) = await claimed(world, "x", said("half"))
         await world.fork("c", at_message_id=half.id)
         with pytest.raises(errors.RunAlreadyClaimedError):

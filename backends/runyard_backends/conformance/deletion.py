@@ -129,8 +129,8 @@ class TestDeletion(TestDeletionWithoutWorkers):
         assert await world.context(await world.start("own2", thread="c")) == ["r1?", "r1!", "r2?", "r2!", "own?", "own!", "hi"]
 
     async def test_forks_keep_the_extra_of_their_cut(self, world: World) -> None:
-        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. A run of another branch may have saved
-        this extra. The fork does not show that branch."""
+        """F3, I5: After the deletion of its source, a fork keeps the extra of its cut. This holds even if the extra comes from
+        a run of a branch that the fork does not show."""
         await world.turn("r1", extra={"v": 1})
         asked, answered = [message.id for message in await world.messages()]
         await world.turn("other", parent_id=asked, extra={"v": 2})

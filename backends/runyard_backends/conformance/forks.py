@@ -72,8 +72,9 @@ class TestForksWithoutWorkers:
         assert await world.cut(after_run_id="slow") == ["slow0", "fast1", "slow2", "fast3"]
 
     async def test_earlier_completion_with_later_messages_is_in(self, world: World) -> None:
-        """S3: The high water is the maximum over all completed runs. A run that completed earlier may have later messages. The
-        fork shows all of them."""
+        """S3: A run that completed before the run at the cut can contain later messages than the run at the cut. The fork shows
+        all messages of both runs, because its high water is the highest message number of all runs that completed up to the
+        cut."""
         cp = world.checkpointer
         for run_id in ("a", "b"):
             await cp.claim_run(T, run_id)

@@ -85,8 +85,8 @@ class TestUsage:
         assert await total(world) == of(1, USED, OTHER, OTHER)
 
     async def test_usage_counts_with_the_messages_and_steps_of_an_attempt(self, world: World) -> None:
-        """A write has the usage of the attempt so far. Each amount of the stored usage is raised to the amount in the write. A
-        repeated or late write changes nothing."""
+        """Each write carries the total usage of the attempt at the time of the write. The stored usage is raised to this total,
+        amount by amount. A repeated or late write therefore changes nothing."""
         attempt = await world.start("r1")
         message = said("a")
         for stated, counted in ((OTHER, OTHER), (USED, PEAK), (OTHER, PEAK)):

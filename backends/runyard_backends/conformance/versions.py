@@ -71,7 +71,7 @@ class TestVersions:
         assert await world.status("r1") is RunStatus.CANCELLED
 
     async def test_a_redriven_run_starts_on_any_version(self, world: World) -> None:
-        """A redriven run starts on any version, because the failing version may have been repaired."""
+        """A redriven run starts on any version, because the cause of the failure is usually repaired in a new version."""
         await world.hire("w", app_version="1")
         await world.hire("two", **WAITS)
         attempt = await world.start("r1")

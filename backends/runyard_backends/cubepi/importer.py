@@ -36,7 +36,7 @@ MESSAGES_PER_APPEND: Final = 100
 
 @dataclass
 class Import:
-    """One import from ``source`` into ``backend``. ``report``: the results so far."""
+    """One import from ``source`` into ``backend``. ``report``: gets the counts and notes of the import."""
 
     source: Source
     backend: Backend
@@ -257,8 +257,9 @@ class _ThreadImport:
         self._report.runs += len(self._runs)
 
     def _message_id(self, message: SourceMessage) -> str:
-        """Return the id under which a message is stored. A message keeps its id if the id is a UUID that no earlier message
-        has. Any other id is derived from the row."""
+        """Return the id under which a message is stored. A message keeps its id if the id is a UUID that no earlier message of
+        the thread has. Otherwise the message gets an id that is derived from the thread's id and the number of the message's
+        row."""
         own: str | None = None
         with suppress(ValueError, TypeError, AttributeError):
             own = str(UUID(message.fields.get("id")))

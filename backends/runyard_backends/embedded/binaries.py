@@ -69,8 +69,9 @@ class PostgresInstall:
 
         Another user cannot execute a wheel below a private home directory. In containers, a user id often has no name. `initdb`
         and `postgres --single` call `getpwuid` and refuse such a user id. The copies are therefore patched to call `getpwent`,
-        which returns any user. The patch only replaces the name of the function, because both names have the same length and
-        symbol version. The name of the returned user is only a default, and `initdb --username` overrides it.
+        which returns any user. It is enough to replace the name of the function in the file, because both names have the same
+        length and the same symbol version. The name of the returned user is only a default, and `initdb --username` overrides
+        it.
         """
         if user.named and (user.uid == os.geteuid() or not self.bundled):
             return self

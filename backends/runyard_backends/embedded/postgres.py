@@ -179,8 +179,8 @@ def memory_directory() -> Path | None:
 def forget_cluster(home: Path) -> None:
     """Remove the cluster to which the link in ``home`` leads. ``home``: the directory of a server that does not run.
 
-    Only a directory that `_make_area` can have made is removed. Such a directory belongs to this user and is directly in one of
-    PLACES. Its name starts with PREFIX. Another user may have made a link to any other target. Such a link and its target stay.
+    Only a directory like those that `_make_area` makes is removed: it belongs to this user, is directly in one of PLACES, and
+    has a name that starts with PREFIX. If the link leads elsewhere, or belongs to another user, the link and its target stay.
     """
     link = home / "cluster"
     if not link.is_symlink() or link.lstat().st_uid != os.geteuid():

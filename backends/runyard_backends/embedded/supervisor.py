@@ -5,7 +5,8 @@ per line to the supervisor's stdin: `signal <number>` or `stop <number>`. The su
 
 The owner has ended if stdin is closed or the parent process has changed. The supervisor then stops the server immediately and
 removes its temporary directories. To check stdin alone would not be enough, because a process that the owner forked may keep
-stdin open. The supervisor is a separate process because macOS has no parent-death signal.
+stdin open. A parent-death signal for the server would not be enough either, because macOS has no such signal. The supervisor is
+therefore a separate process.
 """
 
 import contextlib

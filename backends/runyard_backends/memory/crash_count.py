@@ -13,9 +13,9 @@ from .state import Database, RunState, ThreadState
 
 def count(run: RunState, *, crashed: bool = False) -> int:
     """Return the number of crashes without progress. ``crashed``: True if the current attempt crashed. After MAX_CRASHES - 1
-    crashes, the next attempt must run alone. While the run waits for its own process, a crash does not count. A crash also
-    does not count if the end of another run claimed the attempt. In this case, the worker may have died before the attempt
-    began."""
+    crashes, the next attempt must run alone. A crash does not count if the run needed a separate process and did not have it
+    yet. A crash also does not count if the attempt was claimed by the commit that ended the lane's previous run: the worker may
+    have died before this attempt began."""
     if run.progress:
         return int(crashed)
     waited = run.run.crash_count == MAX_CRASHES - 1 and not run.isolated

@@ -298,8 +298,8 @@ def _use(run: RunState, usage: Usage | None) -> None:
 
 
 def raise_usage(run: RunState, usage: Usage | None) -> None:
-    """Set each amount of the run's usage to the larger of the stored amount and the amount in ``usage``, the total so far. A
-    repeated or late call changes nothing."""
+    """Raise each stored amount of the run's usage to the amount in ``usage``, unless the stored amount is at least as large.
+    ``usage``: the total usage of the run at the time of the write. A repeated or late call therefore changes nothing."""
     if usage is not None:
         run.run.usage = run.run.usage.at_least(usage)
 

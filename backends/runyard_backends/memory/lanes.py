@@ -136,8 +136,8 @@ def may_start(thread: ThreadState, run: RunState) -> bool:
 
 
 def waits_for(thread: ThreadState, run: RunState) -> RunState | None:
-    """Return the run for which the fork job ``run`` waits: the run at its cut, while that run is live. Return None for any
-    other run."""
+    """Return the run for which the fork job ``run`` waits: the run at its cut, while that run is live. Return None if ``run``
+    has no run at its cut, or if that run has ended."""
     cut = thread.runs.get(run.run.after_run_id or "")
     return cut if cut and cut.live else None
 

@@ -11,8 +11,8 @@ from .state import Database, RunState, ThreadState, copy_run, job
 
 
 def redrive(db: Database, thread: ThreadState, run: RunState) -> Changed:
-    """Queue a failed or dead run again, at the end of its lane. Raises RunEndedError for any other run, and ResultExpiredError
-    for a fan-out whose messages have expired."""
+    """Queue a failed or dead run again, at the end of its lane. Raises RunEndedError if the run has another status, was
+    deleted, or is external. Raises ResultExpiredError for a fan-out whose messages have expired."""
     effects = lanes.admit_thread(db, thread)
     r = run.run
     if r.status not in (RunStatus.FAILED, RunStatus.DEAD):

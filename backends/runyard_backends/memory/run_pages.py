@@ -1,5 +1,5 @@
-"""Pages of the lists of runs, attempts and requests. A cursor is a place in the order of a list. The row at this place may
-have left the list."""
+"""Pages of the lists of runs, attempts and requests. A cursor is a place in the order of a list. The row at this place can be
+missing in the list when the next page is read."""
 
 from __future__ import annotations
 

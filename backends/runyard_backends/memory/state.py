@@ -114,10 +114,10 @@ class Branch:
 @dataclass
 class RunState:
     """A run. ``context``: the messages that the first claim saw. ``keep``: the cancel keeps the run's messages. ``words``: the
-    text of the abort. ``progress``: the run made progress since its claim. ``isolated``: its attempt runs alone in its process.
-    ``chained``: the end of another run claimed the attempt. ``job``: the fork job that started the run. ``until_fewer``: for a
-    fork job that waits until fewer than this number of the runs that it started are live. ``permit``: the permit for which the
-    run waits. ``counted``: the usage at the run's previous end, or None. ``step_…``: facts about steps, by key."""
+    text of the abort. ``progress``: the run made progress since its claim. ``isolated``: its attempt has a separate process.
+    ``chained``: the end of the lane's previous run claimed the attempt. ``job``: the fork job or parent that started the run.
+    ``until_fewer``: a fork job waits until fewer than this number of its started runs are live. ``permit``: the permit for
+    which the run waits. ``counted``: the usage at the run's previous end, or None. ``step_…``: facts about steps, by key."""
 
     run: Run
     accept_no: int

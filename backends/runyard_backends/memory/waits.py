@@ -167,7 +167,7 @@ def end(db: Database, thread: ThreadState) -> Effects:
 
 
 def wake(db: Database, thread: ThreadState, run_id: str | None) -> Effects:
-    """Queue a suspended run again. Return no effects for any other run."""
+    """Queue the run again if it is suspended. Otherwise change nothing and return no effects."""
     run = thread.runs.get(run_id or "")
     if run is None or run.run.status is not RunStatus.SUSPENDED:
         return Effects()
@@ -177,8 +177,8 @@ def wake(db: Database, thread: ThreadState, run_id: str | None) -> Effects:
 
 
 def close(db: Database, thread: ThreadState, run: RunState) -> Effects:
-    """End the open waits of a cancelled run. Delete the open waits of any other run that ends, because a redriven run begins
-    them again. A signal that no attempt of the run has read goes back to the thread. The wait that took this signal is
+    """End the open waits of a cancelled run. If the run ended in another way, delete its open waits, because a redriven run
+    begins them again. A signal that no attempt of the run has read goes back to the thread. The wait that took this signal is
     deleted."""
     own = [state for state in of_run(db, thread, run.id) if state.wait.kind != "child"]
     unread = [state for state in own if state.wait.signal_id is not None and state.received_by is None]

@@ -169,8 +169,9 @@ class MemoryWebhookStore:
         self, *, busy: Mapping[str, int], after: str = "", limit: int = 64, each: int = 8, lease: float = 30.0
     ) -> list[Posting]:
         """Take up to ``limit`` due deliveries, in the order of their endpoints' names, beginning after the endpoint ``after``.
-        Each endpoint may have ``each`` deliveries at a time. ``busy``: for each endpoint, the number of its deliveries that
-        are being sent. If the outcome of a delivery is not stored within ``lease`` seconds, the delivery is due again."""
+        ``busy``: for each endpoint, the number of its deliveries that are being sent. These deliveries and the taken deliveries
+        of an endpoint are at most ``each`` together. If the outcome of a delivery is not stored within ``lease`` seconds, the
+        delivery is due again."""
         for subscription in self.db.webhooks.values():
             self._spread(subscription)
         now = self.db.now()

@@ -204,7 +204,7 @@ def split_url(url: str) -> tuple[str, dict[str, Any]]:
 
 def _parts(url: str) -> SplitResult:
     """Return the parts of ``url``. Raises InvalidInputError. The message of this error does not contain ``url``, because the
-    URL may have a password. (The driver's error would contain it.)"""
+    URL can contain a password. (The driver's error would contain it.)"""
     try:
         parts = urlsplit(url)
         for address in parts.netloc.rpartition("@")[2].split(","):

@@ -27,8 +27,8 @@ def more_after(part: Sequence[codec.Row]) -> bool:
 
 
 async def path(rows: Sequence[codec.Row], **thread: str | int) -> list[Message]:
-    """Decode any number of rows of a path. Each row must have the column ``run_status``, the status of the message's run. The
-    returned messages have this status."""
+    """Decode the rows of a path, in slices if there are many. Each row must have the column ``run_status``, the status of the
+    message's run. The returned messages have this status."""
     made = await messages(rows, **thread)
     for message, row in zip(made, rows, strict=True):
         message.run_status = row["run_status"] and RunStatus(row["run_status"])

@@ -60,7 +60,8 @@ _BY_SQLSTATE: Final[dict[str, type[RunyardError]]] = {
 async def accept_on(connection: Any, tenant: str, request: RunRequest) -> tuple[bool, Row]:
     """Accept a run in the transaction of ``connection``. Return True if the run is new, and the row of the run.
 
-    Raises InvalidInputError for any other kind of connection, and the errors of ``runyard.accept_request``.
+    Raises InvalidInputError if ``connection`` is not of asyncpg, of psycopg 3, or of SQLAlchemy with one of these drivers. Also
+    raises the errors of ``runyard.accept_request``.
     """
     if is_of(connection, "sqlalchemy"):
         connection = await _beneath_sqlalchemy(connection)

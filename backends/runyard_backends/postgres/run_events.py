@@ -16,8 +16,8 @@ from . import codec
 from .database import Database
 
 DECODE_SECONDS: Final = 0.003
-"""Seconds of CPU time after which a call of :func:`read` stops decoding. The call returns the events so far. The next call
-continues."""
+"""Seconds of CPU time after which a call of :func:`read` stops decoding. The call returns the events that it has decoded. The
+next call continues."""
 
 _WITH_CONTENT: Final = frozenset({"message.completed", "hitl.requested"})
 """Types of events that can be large."""

@@ -1,7 +1,7 @@
 """Jobs and results in arq's format, for jobs that arq's own client enqueues.
 
-Bodies and results are msgpack, a serializer that arq documents. A pickled body is never loaded, because this may execute code
-of its sender. A pickled job is refused. Its result is also pickled, so that the producer can read the reason.
+Bodies and results are msgpack, a serializer that arq documents. A pickled body is never loaded, because loading it can execute
+code of its sender. A pickled job is refused. Its result is also pickled, so that the producer can read the reason.
 
 :func:`packb` and :func:`unpackb` are a serializer for producers. With :func:`unpackb`, ``Job.result()`` of a failed job raises
 the error itself. With plain ``msgpack``, it raises arq's ``SerializationError`` with the error as a dict.

@@ -2,8 +2,8 @@
 
 A look is one pass over a queue of arq. A look returns the new jobs, and known jobs whose next look is due. Postgres accepts a
 run for a new job. The id of the run is the id of the job. A repetition therefore finds the same run. The job stays in arq's
-queue until the run has ended. Then the loop writes the result of the run as arq's result. Any number of workers may serve a
-queue. Every step may be repeated. If a worker dies between two steps, a later look does the missing steps."""
+queue until the run has ended. Then the loop writes the result of the run as arq's result. Several workers may serve one queue.
+Every step may be repeated. If a worker dies between two steps, a later look does the missing steps."""
 
 from __future__ import annotations
 
@@ -70,11 +70,11 @@ is shorter than LEASE_SECONDS."""
 TAKES_AT_ONCE: Final = 10
 """Maximum number of jobs of a queue that one worker accepts at the same time."""
 ORDER_SECONDS: Final = 2 * LEASE_SECONDS
-"""For this number of seconds after its due time, a job waits for a missing thread or run, because another job may still make
-the thread or run. The time is longer than a lease: if the worker of the other job died, a second worker gets the other job at
-the end of the lease."""
+"""Maximum seconds after its due time for which a job waits for a missing thread or run. A second job may still make the thread
+or run. The time is longer than a lease: if the worker of the second job died, a further worker gets the second job at the end
+of the lease."""
 RESULTS_AT_ONCE: Final = 8
-"""Maximum number of results that one worker makes at the same time for a queue. One result may have several MiB."""
+"""Maximum number of results that one worker makes at the same time for a queue. One result can take several MiB."""
 ARGUMENT_BYTES: Final = 64 * 2**10
 """Maximum number of bytes of a refused job whose result contains the job's arguments. The result of a larger job has no
 arguments."""

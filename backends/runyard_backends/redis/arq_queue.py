@@ -45,7 +45,7 @@ BYTES_PER_LOOK: Final = 2 * JOB_BYTES
 LEASE_SECONDS: Final = 5.0
 """Seconds after which a look returns a job again if no worker has called ``keep`` or ``answer`` for it."""
 IN_PROGRESS_SECONDS: Final = 600.0
-"""Seconds for which arq shows the status ``in_progress`` of a started job. Each look at the job starts this time again."""
+"""Seconds for which arq shows the status ``in_progress`` of a started job. With each look at the job, this time begins anew."""
 BODY_GONE: Final = -2
 """Value of the expiry of a job if its body had expired before the first look."""
 MAX_SCORE_MS: Final = 10**15

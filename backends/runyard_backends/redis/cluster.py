@@ -45,7 +45,7 @@ TOPOLOGY_SECONDS: Final = 0.5
 REREAD_SECONDS: Final = 0.05
 """Minimum seconds between two reads of the hash slots. This minimum protects the servers when many calls fail."""
 OPTIONAL_SECONDS: Final = 0.5
-"""Maximum seconds to wait for optional calls before the other calls are sent."""
+"""Maximum seconds to wait for the replies to optional calls. After that, the required calls are sent."""
 
 
 class RedisCluster:
@@ -216,7 +216,8 @@ class RedisCluster:
         return self._is_stale and time.monotonic() >= self._read_at + REREAD_SECONDS
 
     async def _told_places(self) -> list[Address]:
-        """Ask one server after the other for the hash slots. Return the address of the primary of each shard."""
+        """Ask one server after the other for the hash slots, until one of them answers. Return the address of the primary of
+        each shard."""
         known = [*dict.fromkeys((*self._servers, *self._url.seeds))]
         random.shuffle(known)  # random, because a server that has lost the other servers would always return old hash slots
         last: Exception = ConnectionError("the cluster has no server")

@@ -205,8 +205,8 @@ class RedisEventLog:
         ``gap`` wherever events are possibly missing. Yield None after each ``silence`` seconds without an event.
 
         The generator ends after a live event with a type of STREAM_ENDS. The generator also ends after the stored events if the
-        last of them has such a type. The generator therefore does not end at a ``run.suspended`` event that later stored events
-        follow. Raises BackendUnavailableError when the connection is lost. After this error, call the method again with the
+        last of them has such a type. A stored ``run.suspended`` event therefore does not end the generator if later events are
+        stored. Raises BackendUnavailableError when the connection is lost. After this error, call the method again with the
         last id that was received. To stop early, close the generator (``contextlib.aclosing``).
         """
         async with self._server.subscribe(self._keys.events(ref), self._backlog, silence) as live:

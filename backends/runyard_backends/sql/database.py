@@ -115,9 +115,9 @@ class Database(Protocol):
     ``read`` calls a verb that only reads. All reads of the verb see one state. ``write`` calls a verb that changes rows.
     ``long``: True for a verb whose time grows with the length of the thread. Such a verb gets a longer time limit. ``wait``: if
     False, LockedError is raised immediately in two cases: another transaction has locked the whole database, or the server
-    rolls back this transaction because of another one. ``read`` and ``write`` raise LockedError if other transactions hold a
-    lock for too long. Both methods raise BackendUnavailableError if the database does not answer. ``lock_imports`` takes the
-    lock of a tenant's imports, or raises LockedError.
+    rolls back this transaction because of a conflict with another transaction. ``read`` and ``write`` raise LockedError if
+    other transactions hold a lock for too long. Both methods raise BackendUnavailableError if the database does not answer.
+    ``lock_imports`` takes the lock of a tenant's imports, or raises LockedError.
     """
 
     name: str

@@ -106,7 +106,8 @@ async def cut_messages(tx: Transaction, tenant: str, thread_id: str, cut: Cut) -
 
 
 def closed(messages: list[Message]) -> list[Message]:
-    """Return the messages that close the open tool calls of ``messages`` in a repaired fork."""
+    """Return the messages that a repaired fork has after ``messages``: a single tool message, which contains an error result
+    for each open tool call. Return an empty list if no call is open."""
     return closing(open_tool_calls(messages), FORKED)
 
 

@@ -27,7 +27,8 @@ ALWAYS: Final = (
 
 
 async def export_threads(backend: Backend, thread_id: str, file: BinaryIO, *, forks: bool = False) -> Exported:
-    """Write a thread and its ancestors to ``file`` as JSON Lines. ``forks``: True to write its forks and their forks as well.
+    """Write a thread and its ancestors to ``file`` as JSON Lines. ``forks``: True to write also the forks of the thread, the
+    forks of these forks, and so on.
 
     Raises InvalidInputError if the threads exceed the bounds of a file. Raises CapabilityMissingError for a store without
     branches. Raises ThreadNotFoundError, DataCorruptedError, BackendUnavailableError.

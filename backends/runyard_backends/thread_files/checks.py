@@ -57,10 +57,10 @@ def check_file(file: BinaryIO) -> Family:
 @dataclass
 class FileCheck:
     """The state of the check of a file. A section is the lines of one thread in the file (see :mod:`.records`). ``forks``: by
-    thread id, the forks whose sections have not begun. A line ``fork`` has named each of them. ``threads``: the ids of the
-    threads whose sections have begun. ``open``: the ids of the runs that are claimed in the present section and have not ended.
-    ``over``: the ids of the runs that have ended in this section. ``in_branch``: True if this section has had a line
-    ``branch``. ``head``: True if this section has had a line ``head``."""
+    thread id, the forks that a line ``fork`` named and whose sections have not begun. ``threads``: the ids of the threads whose
+    sections have begun. ``open``: the ids of the runs that are claimed in the present section and have not ended. ``over``: the
+    ids of the runs that have ended in this section. ``in_branch``: True if this section has had a line ``branch``. ``head``:
+    True if this section has had a line ``head``."""
 
     forks: dict[str, ForkLine] = field(default_factory=dict)
     threads: set[str] = field(default_factory=set)

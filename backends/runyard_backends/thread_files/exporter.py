@@ -58,7 +58,7 @@ class Exported:
 
 class Export:
     """Writes the lines of a family to ``file``. A family is a thread with its ancestors and forks. The export changes nothing
-    in the store. If a thread changes during its export, the file may have a part of the change."""
+    in the store. If a thread changes during its export, the file can contain a part of the change."""
 
     def __init__(self, backend: Backend, file: BinaryIO) -> None:
         self._backend, self._file = backend, file
@@ -66,7 +66,8 @@ class Export:
         self.report = Exported()
 
     async def family(self, thread_id: str, *, forks: bool) -> Exported:
-        """Export a thread and its ancestors. ``forks``: True to export the forks of the thread and their forks as well.
+        """Export a thread and its ancestors. ``forks``: True to export also the forks of the thread, the forks of these forks,
+        and so on.
 
         Raises InvalidInputError if the family exceeds the bounds of a file. Raises ThreadNotFoundError, DataCorruptedError.
         """

@@ -68,14 +68,15 @@ class Forks:
         heapq.heappush(self._passed, (fork.made, fork.line.thread_id, fork))
 
     def passed(self, cut: str) -> None:
-        """Record that the lines so far contain a message, or the completion of a run. ``cut``: the id of this message or
-        run."""
+        """Record that the line of a message, or the line that completes a run, was written. ``cut``: the id of the message or
+        run. The lines of the forks with this cut may follow."""
         for fork in self._waiting.pop(cut, ()):
             self._pass(fork)
 
     def before(self, moment: datetime | None) -> list[ForkLine]:
-        """Return the lines of the forks whose cuts are in the lines so far. Leave out forks that were made at ``moment`` or
-        later. If ``moment`` is None, the time does not matter."""
+        """Return the lines of the forks that were made before ``moment`` and may follow now: the cut of such a fork is
+        inherited, or :meth:`passed` was called with the cut. If ``moment`` is None, the time does not matter. Each line is
+        returned once."""
         made: list[ForkLine] = []
         while self._passed and (moment is None or self._passed[0][0] < moment):
             made.append(heapq.heappop(self._passed)[2].line)

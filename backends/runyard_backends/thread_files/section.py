@@ -180,7 +180,7 @@ class Section:
         self._first_branch = False
 
     async def _place(self) -> None:
-        """Move the head to the branch of the following lines. This branch ends at the last message so far."""
+        """Move the head to the branch of the following lines. This branch ends at the message ``_leaf``."""
         if not self._placed and not self.report.dry_run:
             await self.flush()
             await self._branches.set_head(self.id, self._leaf or ROOT_ID)

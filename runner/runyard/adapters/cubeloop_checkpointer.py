@@ -114,8 +114,10 @@ class RunyardCheckpointer:
         belongs to no run.
 
         A message that is already stored is skipped (:func:`.cubeloop_messages.stored_id`). A program that does not know the
-        outcome of an append can therefore repeat the append. Raises RunAlreadyCompletedError. Raises RunAlreadyClaimedError
-        for the run of a worker.
+        outcome of an append can therefore repeat the append.
+
+        Raises RunAlreadyCompletedError if the run of a message has ended. Raises RunAlreadyClaimedError if the run of a message
+        is a live run of workers, or if the thread was forked inside this run.
         """
         with self._open(thread_id) as backend:
             made = []
@@ -222,7 +224,11 @@ class RunyardCheckpointer:
     async def clear_hitl_answers(
         self, thread_id: str, question_ids: Iterable[str] | None = None, *, run_id: str | None = None
     ) -> None:
-        """Clear the answers of a run, or only the answers to ``question_ids``. The inbox continues to show these answers."""
+        """Clear the answers of a run, or only the answers to ``question_ids``.
+
+        The answer to the pending request is not cleared. :meth:`load_hitl_answer` no longer returns a cleared answer. The store
+        keeps a cleared answer with its request, and lists of answered requests still show it.
+        """
         with self._open(thread_id) as backend:
             await RequestLedger(backend).clear_answers(thread_id, question_ids, run_id)
 

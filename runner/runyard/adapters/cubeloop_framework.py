@@ -126,13 +126,13 @@ class Framework:
 
 
 def framework(name: str | None = None) -> Framework:
-    """Return the package ``name``.
+    """Return the package ``cubeloop`` or ``cubepi``.
 
-    Without a name, return the package that the program has imported. If the program has imported neither package, return an
-    installed package.
+    ``name``: the name of the package. Without a name, return the package that the program has imported. If the program has
+    imported neither package, return an installed one.
 
-    Raises InvalidInputError for another name. Without a name, also raises InvalidInputError if the program has imported both
-    packages. Raises ExtraMissingError if no package is installed.
+    Raises InvalidInputError if ``name`` is not one of the two names. Without a name, raises InvalidInputError if the program
+    has imported both packages, and ExtraMissingError if neither package is installed.
     """
     if name is not None:
         for known in NAMES:

@@ -58,7 +58,7 @@ _IN_MESSAGE: Final = ("role", "content", "run_id", "metadata", "usage", "tool_ca
 
 
 def encode(fields: Mapping[str, Any], *, message_id: str | None = None) -> Message:
-    """Return the message to store for a cubeloop message. Raise InvalidInputError for any other value.
+    """Return the message to store for a cubeloop message. Raise InvalidInputError if ``fields`` is not such a message.
 
     ``fields``: ``model_dump(mode="json")`` of the message. ``message_id``: the id of the stored message, by default the id that
     :func:`stored_id` returns.

@@ -250,7 +250,8 @@ class RequestLedger:
 def to_request(thread_id: str, request: JsonObject, run_id: str | None) -> HitlRequest:
     """Return the request of the store for a request of cubeloop.
 
-    ``request``: ``model_dump(mode="json")`` of cubeloop's request. Raises InvalidInputError for any other value.
+    ``request``: ``model_dump(mode="json")`` of cubeloop's request. Raises InvalidInputError if ``request`` is not such an
+    object.
     """
     payload, question_id = request.get("payload"), request.get("question_id")
     kind = payload.get("kind") if isinstance(payload, dict) else None

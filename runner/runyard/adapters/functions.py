@@ -96,8 +96,8 @@ class MessageAgent:
 def _added(returned: list[Any], known: list[Any]) -> list[Any]:
     """Return the messages that a function added to the given messages ``known``.
 
-    Raises InvalidInputError if the returned list has given messages at another place than its beginning. The run must not
-    store a given message a second time.
+    Raises InvalidInputError if the returned list contains messages of ``known`` anywhere but at its beginning, or only some of
+    them. The run must not store a given message a second time.
     """
     given, size = set(map(id, known)), len(known)
     if known and returned[:size] == known:

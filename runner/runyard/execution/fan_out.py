@@ -1,9 +1,9 @@
 """Execute ``fork_many``: one fork job that tries several messages on the same snapshot (F11).
 
-Probes are executed in the slot of the fork job. The fork job records each finished probe, so that a later attempt executes only
-the others. A candidate with a thread is a fork with a separate run (:mod:`runyard.execution.fan_out_candidates`). The fork job
-holds no worker while these runs are executed. The store keeps the messages and the answers of the candidates, and the fork job
-reads them in pages. ``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
+Probes are executed in the slot of the fork job. The fork job records each finished probe. A later attempt executes only the
+probes without a record. A candidate with a thread is a fork with a separate run (:mod:`runyard.execution.fan_out_candidates`).
+The fork job holds no worker while these runs are executed. The store keeps the messages and the answers of the candidates, and
+the fork job reads them in pages. ``domain/fan_outs.py`` has the limits (``MAX_CANDIDATES``).
 """
 
 from __future__ import annotations

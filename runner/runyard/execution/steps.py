@@ -303,7 +303,7 @@ def step(
 
     ``key``: the name of the step in its run. The default consists of the function's name and the number of the function's
     earlier calls in the attempt. ``on_unknown``: the policy for a call that an earlier attempt started and did not finish:
-    ``retry``, ``fail`` or ``ask``. Raises InvalidInputError for another policy.
+    ``retry``, ``fail`` or ``ask``. Raises InvalidInputError if ``on_unknown`` is none of these three policies.
     """
     checked(on_unknown)
 

@@ -175,8 +175,8 @@ class Transcript:
         (:mod:`runyard.domain.event_data`), and may have more fields. ``type``: message.delta, tool.started or tool.completed.
         Only runyard sends the other types.
 
-        Raises InvalidInputError for another type, for data that is larger than :mod:`runyard.domain.size_limits` allows, and
-        for data that does not have the type's shape.
+        Raises InvalidInputError if ``type`` is none of these three types, if the data is larger than
+        :mod:`runyard.domain.size_limits` allows, or if the data does not have the shape of the type.
         """
         if type not in EMITTED:
             raise InvalidInputError(f"an agent can emit only the types {', '.join(EMITTED)}; got {type!r}", field="type")

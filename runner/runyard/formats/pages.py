@@ -44,8 +44,10 @@ async def formatted(
 
     A large page is converted in slices, between which the event loop can work.
 
-    ``newest_first``: whether ``messages`` begin with the newest message. The tool name of a result is the name in the last
-    earlier call with the same id.
+    ``newest_first``: whether ``messages`` begin with the newest message.
+
+    Some formats need the tool name of a result. If a result lacks the name, the name is taken from the newest call with the
+    result's id in those of ``messages`` that are older than the result.
 
     Raises InvalidInputError for an unknown format.
     """

@@ -177,8 +177,10 @@ class Rescue:
             raise
 
     async def _submit_orphans(self) -> int:
-        """Submit the runs of dead workers without a delay, because no other process submits these runs. End the runs with a
-        requested cancel.
+        """Submit the runs of dead workers. End those whose cancel was requested.
+
+        A run is submitted as soon as its job is missing. The delay of :class:`MissingWatch` is not needed here, because no
+        other process is about to submit a run of a dead worker.
 
         The locks of dead workers do not count. A worker that was declared dead may still reach Redis but not Postgres. Such a
         worker keeps its locks until it notices that it was declared dead.

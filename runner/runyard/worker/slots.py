@@ -81,7 +81,7 @@ class Slots:
         return slot
 
     def leave(self, ref: RunRef) -> Slot:
-        """Free the run's slot. Return the slot."""
+        """Free the run's slot. Return the freed slot, with the deliveries that it held."""
         slot = self._slots.pop(ref)
         metrics.SLOTS_IN_USE.dec()
         self._left.set()

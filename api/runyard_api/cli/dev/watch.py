@@ -33,8 +33,10 @@ def watch(
     reload: bool,
     record: Callable[[str], None],
 ) -> int:
-    """Replace processes that end, until Ctrl-C or the end of ``program``. With ``reload``, replace all workers when one of
-    ``files`` changes. A worker that ended with an error is then replaced only after a change.
+    """Replace processes that end, until Ctrl-C or the end of ``program``.
+
+    With ``reload``, replace all workers when one of ``files`` changes. With ``reload``, a worker that ended with an error is
+    not replaced before such a change. Otherwise a worker that ended is replaced after a pause.
 
     ``record``: gets how a worker ended, and an empty text when workers are started.
 

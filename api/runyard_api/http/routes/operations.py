@@ -35,8 +35,8 @@ Known = Annotated[bool, Query(description="Only queues of a worker, queues of an
 async def list_queues(caller: Administers, limit: Most | None = None, cursor: Cursor = None, known: Known = False) -> Response:
     """List the queues that have runs, are paused, or have a worker.
 
-    With a key that belongs to a tenant, `known` is always true, because other tenants may have chosen the names of unknown
-    queues.
+    With a key that belongs to a tenant, `known` is always true. Only runs name an unknown queue, so its name can be a text of
+    another tenant.
     """
     known = known or bool(caller.principal.tenant)
     most = caller.service.settings.max_page if limit is None else bounded(limit, caller)
