@@ -14,6 +14,9 @@ The events of a run are published as one message on its channel, or as a few mes
 one event is "id payload". The message of several events is "* ", then for each event "id length " and a payload of that length.
 A follower that cannot decode a message reads the stream.
 
+In the stream, each event has its own entry. If a repeated call divided the events of an entry differently, events would be
+stored twice.
+
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     approximate maximum number and bytes of events per stream; time to live in ms of the stream of a run that has not
          stopped; time to live in ms of the stream of a stopped run; then per run: "thread key:run id", "1" if the last event
