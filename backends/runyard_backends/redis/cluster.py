@@ -4,8 +4,11 @@ The shard in the name of a key determines the hash slot. All keys of the schedul
 whole schedule, and a worker waits on one connection. The event streams are spread over all shards.
 
 The first call reads the map of hash slots to servers. The map is read again after the loss of a server, and after a reply that
-another server holds the hash slot. A script needs all keys of its shard on one server. While a hash slot is being moved key by
-key, calls for it therefore raise BackendUnavailableError.
+another server holds the hash slot.
+
+A script needs all keys of its shard on one server. A script with several keys declares only the prefix of its shard, which is
+never a key. While a hash slot is being moved key by key, the old server therefore replies ASK, and does not execute the script.
+Calls for this hash slot then raise BackendUnavailableError.
 """
 
 from __future__ import annotations

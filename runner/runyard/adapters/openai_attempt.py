@@ -75,7 +75,11 @@ class Attempt:
         self.said: str | None = None
 
     async def run(self, agent: Agent[Any], given: Any, options: dict[str, Any]) -> Any:
-        """Execute the agent until it ends or asks for approvals. Return the SDK's result."""
+        """Execute the agent until it ends or asks for approvals. Return the SDK's result.
+
+        The SDK's loop is not streamed, because ``Runner.run`` raises an error or a cancel where it occurs. The requests to the
+        model are streamed (:func:`.openai_stream.requested`).
+        """
         try:
             result = await Runner.run(agent, given, **options)
         except BaseException as error:

@@ -15,6 +15,9 @@ one event is "id payload". The message of several events is "* ", then for each 
 A follower that cannot decode a message reads the stream. In the stream, each event has an entry of its own: readers of older
 versions would count the other events of a shared entry as lost.
 
+In the stream, each event has its own entry. If a repeated call divided the events of an entry differently, events would be
+stored twice.
+
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     approximate maximum number and bytes of events per stream; time to live in ms of the stream of a run that has not
          stopped; time to live in ms of the stream of a stopped run; then per run: "thread key:run id", "1" if the last event
