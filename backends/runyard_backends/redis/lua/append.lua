@@ -12,11 +12,10 @@ change.
 
 The events of a run are published as one message on its channel, or as a few messages if the events are large. The message of
 one event is "id payload". The message of several events is "* ", then for each event "id length " and a payload of that length.
-A follower that cannot decode a message reads the stream. In the stream, each event has an entry of its own: readers of older
-versions would count the other events of a shared entry as lost.
+A follower that cannot decode a message reads the stream.
 
-In the stream, each event has its own entry. If a repeated call divided the events of an entry differently, events would be
-stored twice.
+In the stream, each event has its own entry, for two reasons. If a repeated call divided the events differently, shared entries
+would store events twice. Readers of older versions would count the other events of a shared entry as lost.
 
 KEYS[1]  the shard's prefix, "runyard:{n}:"; its hash tag puts every key that is built from it into one hash slot
 ARGV     approximate maximum number and bytes of events per stream; time to live in ms of the stream of a run that has not
