@@ -52,7 +52,7 @@ HISTORIES: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run that completes late is left out", HISTORY,
-        "AND r.first_seq <= h.seq)", "AND false)",
+        "WHERE r.accept_no = c.accept_no) <= h.seq)", "WHERE false) <= h.seq)",
         POSTGRES, "-k", "Contexts",
     ),
     mutant(

@@ -1991,6 +1991,9 @@ FUNCTION runyard.graph_put_writes(
 --   * its last message is not there;
 --   * messages of the view were erased;
 --   * a run completed later that has messages before the last message of the history.
+-- Three changes need no condition. A thread that is made again after its deletion has new branches. A deletion without erasure removes only
+-- messages that no remaining thread shows. The first claim of a run may move messages that were appended under the run's id, but no kept
+-- history has messages of a run that has not completed.
 FUNCTION runyard.held_until(view runyard.level[], held jsonb, OUT generation text, OUT seq bigint);
 
 -- Return the run of an attempt. Raises stale_fence if another attempt has claimed the run.

@@ -14,10 +14,20 @@ import pytest
 from runyard.errors import DataCorruptedError
 from runyard.ports.refs import AttemptToken
 from runyard_backends.conformance.world import World, call, result, said, user
-from runyard_backends.postgres import history, history_cache
+from runyard_backends.postgres import codec, history, history_cache
 from runyard_backends.postgres.backend import PostgresBackend, connect
 from runyard_backends.postgres.history_cache import History, HistoryCache
+from tests.integration.postgres.test_long_lanes import blocks
 from tests.support.histories import CACHE_BYTES, short_histories_are_kept
+
+CONTEXT = "SELECT * FROM runyard.history($1, $2, $3, $4::jsonb, -1, -1, 1000)"
+RUNS_OF_LONG = """
+INSERT INTO runyard.runs (tenant, thread_id, run_id, thread_key, kind, status, lane, lane_seq, queue, priority, request_hash,
+    branch_id, first_seq, last_seq, completion_seq, high_water_seq, fence, admitted_at, started_at, finished_at)
+SELECT '', 'long', n::text, t.thread_key, 'prompt', 'completed', '', nextval('runyard.lane_numbers'), 'default', 'normal', '{}',
+    t.head_branch, 2 * n, 2 * n + 1, n, 2 * n + 1, n, now(), now(), now()
+FROM runyard.threads t, generate_series(10, 20000) n WHERE t.thread_id = 'long'
+"""
 
 
 class Reader:
@@ -80,6 +90,28 @@ async def test_a_turn_reads_only_the_messages_after_the_kept_history(reader: Rea
     await turns(other, "r4")
     attempt = await other.start("b", "b?")
     assert (await reader.context(attempt))[-5:] == ["?", "a!", "r4?", "r4!", "b?"] and reader.read == [5]
+
+
+async def test_a_turn_reads_no_runs_of_other_threads(reader: Reader, other: World, postgres_url: str) -> None:
+    """The plan is made while the statistics say that a branch has half of all runs (Q3)."""
+    await turns(other, "r1", "r2")
+    await other.turn("r1", thread="long")
+    attempt = await other.start("a", "?")
+    await reader.context(attempt)
+    await other.finish(attempt, said("a!"))
+    attempt = await other.start("b", "b?")
+    held = codec.to_json([each.described for each in reader.backend.db.histories.of_thread(attempt.thread_key).values()])
+    connection = await asyncpg.connect(postgres_url)
+    try:
+        await connection.execute(RUNS_OF_LONG)
+        await connection.execute("ANALYZE runyard.runs, runyard.completions")
+        await connection.execute("SET plan_cache_mode = force_generic_plan")
+        context = CONTEXT, attempt.thread_key, attempt.run_id, attempt.fence, held
+        await blocks(connection, *context)  # makes the plans
+        read = await blocks(connection, *context)
+    finally:
+        await connection.close()
+    assert read < 50
 
 
 async def test_each_branch_has_its_own_history(reader: Reader, other: World) -> None:

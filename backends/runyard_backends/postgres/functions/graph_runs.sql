@@ -100,10 +100,13 @@ BEGIN
     WHERE m.message_id = base AND (b.thread_key = key OR EXISTS (
         SELECT 1 FROM runyard.branches o JOIN runyard.levels v USING (branch_id) WHERE o.thread_key = key AND v.ancestor_id = m.branch_id))
     LIMIT 1;
+    -- Without OFFSET 0, a plan may read the runs of all threads.
     RETURN QUERY
-        SELECT m.message_id FROM runyard.completions c JOIN runyard.runs y ON y.accept_no = c.accept_no
-        JOIN runyard.messages m ON m.branch_id = c.branch_id AND m.seq BETWEEN y.first_seq AND y.last_seq AND m.run_id = y.run_id
-        WHERE c.branch_id = r.branch_id AND c.completion_seq > r.snapshot_cutoff AND y.accept_no <> r.accept_no AND y.first_seq < r.seq;
+        SELECT m.message_id FROM runyard.completions c
+        CROSS JOIN LATERAL (SELECT y.run_id, y.first_seq, y.last_seq FROM runyard.runs y WHERE y.accept_no = c.accept_no OFFSET 0) y
+        CROSS JOIN LATERAL (SELECT x.message_id FROM runyard.messages x
+            WHERE x.branch_id = c.branch_id AND x.seq BETWEEN y.first_seq AND y.last_seq AND x.run_id = y.run_id OFFSET 0) m
+        WHERE c.branch_id = r.branch_id AND c.completion_seq > r.snapshot_cutoff AND c.accept_no <> r.accept_no AND y.first_seq < r.seq;
     RETURN QUERY
         SELECT m.message_id FROM runyard.messages m
         WHERE m.branch_id = r.branch_id AND m.seq > r.snapshot_tip AND m.seq < r.seq AND m.run_id IS NULL;

@@ -20,14 +20,15 @@ DECLARE
 BEGIN
     generation := extract(epoch FROM pg_postmaster_start_time()) || ':' || (
         SELECT coalesce(sum(e.steps), 0) FROM runyard.erasures e WHERE e.branch_id = ANY (branches));
+    -- A join with runs, instead of the subquery for first_seq, could read the runs of all threads.
     seq := coalesce((
         SELECT h.seq FROM jsonb_to_recordset(held) AS h(branch_id bigint, seq bigint, message_id uuid, cutoff bigint, generation text)
         WHERE h.branch_id = own.branch_id AND h.seq <= own.high_water_seq AND h.cutoff <= own.cutoff
           AND h.generation = held_until.generation
           AND EXISTS (SELECT 1 FROM runyard.messages m WHERE m.message_id = h.message_id AND m.branch_id = ANY (branches) AND m.seq = h.seq)
-          AND NOT EXISTS (SELECT 1 FROM runyard.completions c JOIN runyard.runs r USING (accept_no)
+          AND NOT EXISTS (SELECT 1 FROM runyard.completions c
                           WHERE c.branch_id = own.branch_id AND c.completion_seq > h.cutoff AND c.completion_seq <= own.cutoff
-                            AND r.first_seq <= h.seq)
+                            AND (SELECT r.first_seq FROM runyard.runs r WHERE r.accept_no = c.accept_no) <= h.seq)
         LIMIT 1), -1);
 END $$;
 

@@ -174,14 +174,16 @@ END $$;
 -- began.
 CREATE OR REPLACE FUNCTION runyard.extra_at(view runyard.level[]) RETURNS jsonb
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    l runyard.level := view[array_upper(view, 1)];
 BEGIN
+    -- Joins instead of the subqueries could read all threads.
     RETURN (
     SELECT coalesce(
-        (SELECT r.extra FROM runyard.completions c JOIN runyard.runs r USING (accept_no)
-         WHERE c.thread_key = t.thread_key AND c.completion_seq <= l.cutoff AND c.with_extra
+        (SELECT (SELECT r.extra FROM runyard.runs r WHERE r.accept_no = c.accept_no) FROM runyard.completions c
+         WHERE c.thread_key = b.thread_key AND c.completion_seq <= l.cutoff AND c.with_extra
          ORDER BY c.completion_seq DESC LIMIT 1),
-        t.base_extra)
-    FROM runyard.branches b JOIN runyard.threads t USING (thread_key), (SELECT (view[array_upper(view, 1)]).*) l
-    WHERE b.branch_id = l.branch_id
+        (SELECT t.base_extra FROM runyard.threads t WHERE t.thread_key = b.thread_key))
+    FROM runyard.branches b WHERE b.branch_id = l.branch_id
     );
 END $$;
