@@ -355,8 +355,8 @@ def release(
     usage: Usage | None = None,
 ) -> Ended:
     """Release the run and queue it again. ``delay``: seconds until the run is due. ``error``: the error that causes the retry,
-    or None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: a
-    bound on the live runs that this job has started. The job waits while ``until_fewer`` or more of these runs are live.
+    or None if the release is no retry. ``first_event``: the number of the attempt's next event, or None. ``until_fewer``: for
+    a fork job, a bound on the live runs that it has started. The fork job waits while ``until_fewer`` or more of them are live.
     ``usage``: the usage to add to the usage of the run."""
     if before := repeated(db, attempt):
         return before

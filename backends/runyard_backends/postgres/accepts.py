@@ -41,8 +41,8 @@ class Encoded(NamedTuple):
 class Accepts:
     """Accepts runs of one tenant.
 
-    The prompts of :meth:`many` and the single accepts use different transactions. A single accept therefore does not wait for
-    a transaction of a thousand runs.
+    A single accept never shares a transaction with the prompts of :meth:`many`. It therefore does not wait for a transaction of
+    a thousand runs.
     """
 
     def __init__(self, db: Database, tenant: str) -> None:

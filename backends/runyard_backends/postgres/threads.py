@@ -229,7 +229,7 @@ class PostgresThreadStore:
     async def _remove(self, thread_id: str, cancel: bool, expected: datetime | None, *, erase: bool) -> Effects:
         """Delete the thread in one transaction. Remove the rows of a large thread in further transactions. If this process
         stops or a further transaction fails, the leader removes the remaining rows. After such a failure, the call does not
-        raise an error and returns the effects. If the caller is cancelled, the effects are sent to the workers."""
+        raise an error and returns the effects. If the caller is cancelled, a worker applies the effects."""
         row = await self.db.one("delete_thread", self.tenant, thread_id, cancel, expected, erase)
         try:
             for key in row["unremoved"]:

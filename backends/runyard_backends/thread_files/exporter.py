@@ -47,7 +47,7 @@ MESSAGES_PER_READ: Final = 100
 
 @dataclass
 class Exported:
-    """The numbers of an export. ``notes``: data that the file lacks, each with its thread."""
+    """The numbers of an export. ``notes``: a thread and a text for each piece of data that the file lacks."""
 
     threads: int = 0
     messages: int = 0

@@ -26,12 +26,12 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 class Mark:
     """The value of the tag of an imported thread.
 
-    ``origin``: the digest by which a repeated import recognizes its thread. ``export_id``: the export of the last import that
-    was completed, or an empty text. ``began``: the time by the store's clock at which the present import began, in microseconds
-    since 1970. Between imports, ``began`` is None. ``head``: the id of the last visible message of the head, or an empty text.
-    ``head`` is set at the beginning and at the end of an import. ``keep``: True if the deployment has moved the head. Imports
-    then do not move the head. ``open``: the digests of the live runs and of the pending requests that imports have made.
-    """
+    ``origin``: the digest by which a repeated import recognizes its thread. ``export_id``: the id of the export that the last
+    completed import read, or an empty text. ``began``: the time by the store's clock at which the present import began, in
+    microseconds since 1970. Between imports, ``began`` is None. ``head``: the id of the last visible message of the head, or an
+    empty text. ``head`` is set at the beginning and at the end of an import. ``keep``: True if the deployment has moved the
+    head. Imports then do not move the head. ``open``: the digests of the live runs and of the pending requests that imports
+    have made. """
 
     origin: str
     export_id: str = ""

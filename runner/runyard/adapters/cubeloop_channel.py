@@ -108,7 +108,7 @@ def _names(code: CodeType) -> Iterator[str]:
 
 @contextmanager
 def detached(framework: Framework) -> Iterator[None]:
-    """Raise cubeloop's HitlDetached if the ``with`` block asks a human. cubeloop then ends its current batch of tool calls."""
+    """Raise cubeloop's HitlDetached if the ``with`` block asks a human. cubeloop then stops its current batch of tool calls."""
     try:
         yield
     except Deferred:

@@ -109,8 +109,8 @@ class RunOptions(StrictModel):
 
     ``timeout``: seconds for one attempt. ``max_attempts``: the number of errors after which the run fails. A timeout of an
     attempt counts as an error. Crashes, releases and questions do not count as errors. If ``max_attempts`` is None, temporary
-    errors of a provider are retried, and any other error fails the run. ``expires_in``: the number of seconds after the due
-    time within which the first attempt must start. ``webhook``: the URL that receives the run's end.
+    errors of a provider are retried, and any other error fails the run. ``expires_in``: a number of seconds. The first attempt
+    must start at most this long after the due time. ``webhook``: the URL that receives the run's end.
     """
 
     model_config = ConfigDict(frozen=True)  # many runs share DEFAULT_OPTIONS

@@ -130,7 +130,7 @@ class AttemptTrace:
         """End the attempt's span.
 
         ``ended``: the end that was written, or None. ``lost``: whether another attempt has the run. If so, this process drops
-        the span, because the other attempt makes this span (:meth:`relate`).
+        the span. The other attempt records a span for the lost attempt (:meth:`relate`).
         """
         if lost and tracing.chooses_ids():
             return

@@ -95,8 +95,8 @@ def _of_sdk(module: str) -> bool:
 
 
 def _lost_by_sdk(error: BaseException) -> bool:
-    """Return whether ``error`` comes from the HTTP client of an SDK. An SDK passes on such an error if it occurs during a
-    stream."""
+    """Return whether ``error`` comes from the HTTP client of an SDK. An SDK raises such an error unchanged only if the
+    error occurs during a stream."""
     if not any(cls.__name__ in LOST and cls.__module__ in HTTP_CLIENTS for cls in type(error).__mro__):
         return False
     modules = [str(frame.f_globals.get("__name__")) for frame, _ in traceback.walk_tb(error.__traceback__)]

@@ -254,7 +254,7 @@ class Worker:
         """
         if worker_id != self.worker_id or self._registrations:
             return
-        log.error("this_worker_declared_dead", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
+        log.error("this_worker_was_declared_dead", worker_id=worker_id, attempts_stopped=len(self.slots.executions()))
         self._heartbeat_state.worker_id = None
         self.claim_loop.close()
         registration = asyncio.create_task(self._register())
