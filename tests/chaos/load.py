@@ -24,6 +24,7 @@ from runyard.errors import (
     HitlNoPendingRequestError,
     HitlStaleAnswerError,
     RunEndedError,
+    RunNotCompletedError,
     RunyardError,
     ThreadNotFoundError,
 )
@@ -244,9 +245,17 @@ class Load:
             self.threads.append(new)
 
     async def _probe(self) -> None:
-        """Ask what a thread showed after a run that completed: one probe, or three in one job."""
+        """Ask what a thread showed after a run that completed: one probe, or three in one job. The job is dead if the faults
+        kill its worker three times in succession (R21)."""
         if not self.ended:
             return
+        try:
+            await self._ask_a_fork()
+        except RunNotCompletedError as error:
+            if error.details.get("status") != RunStatus.DEAD:
+                raise
+
+    async def _ask_a_fork(self) -> None:
         (source, after), job = self.random.choice(self.ended[-200:]), new_id()
         plan = Plan(steps=1, sleep=self.random.uniform(0.0, 0.3), probe=True)
         words = [plan.text()] * 3

@@ -111,7 +111,7 @@ FAILOVERS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a call waits for the end of its cancelled statement", f"{POSTGRES}/database.py",
-        "await self.pool.release(connection, timeout=RELEASE_SECONDS)", "await self.pool.release(connection)",
+        "await _release(connection, RELEASE_SECONDS)", "await _release(connection, None)",
         TIMEOUTS, "-k", "frozen", "--timeout", "30",
     ),
     mutant(

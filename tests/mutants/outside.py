@@ -208,6 +208,11 @@ OUTSIDE: Final[tuple[Mutant, ...]] = (
         "tests/unit/events/test_thread_stream.py",
     ),
     mutant(
+        "a reader that returns while its run starts gets an event twice", "runner/runyard/events/run_stream.py",
+        " or at < _latest(await self._run())", "",
+        "tests/unit/events/test_run_stream.py",
+    ),
+    mutant(
         "a reader does not wait for what a run says last", "runner/runyard/events/run_stream.py",
         "            await self._underway(ref, run)\n", "",
         "tests/http/test_streams.py",

@@ -225,13 +225,9 @@ class Database:
                     connection.terminate()
                     self._connector.refuse(error)
                 with contextlib.suppress(*DRIVER_ERRORS):
-                    await self.pool.release(connection, timeout=RELEASE_SECONDS)
+                    await _release(connection, RELEASE_SECONDS)
                 raise
-            # pool.release would start a separate task, so that a cancel of the caller cannot interrupt the release. Here this
-            # is not necessary, because the release does not wait: the last statement has ended, and the connection is not
-            # reset.
-            if connection._con is not None:  # type: ignore[attr-defined]  # a connection that was lost has left the pool
-                await connection._holder.release(None)
+            await _release(connection, None)
 
     @contextlib.asynccontextmanager
     async def _transaction(self, begin: str) -> AsyncIterator[Database]:
@@ -260,13 +256,21 @@ metrics.POOL.set_function(lambda: _pool_sizes()[0])
 metrics.POOL_IN_USE.set_function(lambda: _pool_sizes()[1])
 
 
+async def _release(connection: Connection, seconds: float | None) -> None:
+    """Return the connection to its pool, if it has not left the pool. If this call fails or is cancelled, the connection is
+    closed. pool.release would start a separate task. If the caller were cancelled, nobody would get an error of this task."""
+    if connection._con is not None:  # type: ignore[attr-defined]
+        await connection._holder.release(seconds)
+
+
 async def _undo(connection: Connection) -> None:
     """Roll back the transaction. If the rollback takes longer than RELEASE_SECONDS, close the connection."""
     try:
         async with asyncio.timeout(RELEASE_SECONDS):
             await connection.execute("ROLLBACK")
     except BaseException as error:
-        connection.terminate()
+        with contextlib.suppress(asyncpg.InterfaceError):  # the driver has closed the connection
+            connection.terminate()
         if not isinstance(error, DRIVER_ERRORS):
             raise
 

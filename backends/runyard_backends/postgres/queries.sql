@@ -404,7 +404,7 @@ SELECT m.seq, m.message_id::text AS id, m.parent_id::text AS parent_id, m.run_id
 FROM (
     SELECT v.* FROM runyard.threads t
     CROSS JOIN LATERAL unnest(runyard.branch_view(t.head_branch)) l
-    JOIN runyard.branches b ON b.branch_id = l.branch_id
+    CROSS JOIN LATERAL (SELECT x.thread_key FROM runyard.branches x WHERE x.branch_id = l.branch_id OFFSET 0) b
     CROSS JOIN LATERAL (
         SELECT x.* FROM runyard.messages x
         LEFT JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = x.run_id
@@ -416,12 +416,15 @@ FROM (
     SELECT o.* FROM runyard.threads t
     JOIN runyard.live_runs l ON l.thread_key = t.thread_key
     JOIN runyard.runs r ON r.accept_no = l.accept_no AND r.branch_id = t.head_branch AND r.kind = 'external' AND r.last_seq IS NOT NULL
-    JOIN runyard.messages o ON o.branch_id = r.branch_id AND o.run_id = r.run_id AND o.seq >= r.first_seq
+    CROSS JOIN LATERAL (
+        SELECT x.* FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.run_id = r.run_id AND x.seq >= r.first_seq OFFSET 0) o
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
     SELECT o.* FROM runyard.threads t
     JOIN runyard.unclaimed u ON u.thread_key = t.thread_key AND u.branch_id = t.head_branch
-    JOIN runyard.messages o ON o.branch_id = u.branch_id AND o.run_id = u.run_id AND o.seq BETWEEN u.first_seq AND u.last_seq
+    CROSS JOIN LATERAL (
+        SELECT x.* FROM runyard.messages x
+        WHERE x.branch_id = u.branch_id AND x.run_id = u.run_id AND x.seq BETWEEN u.first_seq AND u.last_seq OFFSET 0) o
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 ) m
 

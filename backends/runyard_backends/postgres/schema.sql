@@ -2856,6 +2856,9 @@ FUNCTION runyard.count_visible(levels runyard.level[]) RETURNS bigint;
 FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text);
 
+-- Return the first branch of a thread.
+FUNCTION runyard.first_branch(thread_key bigint) RETURNS bigint;
+
 -- Return the levels that a branch inherits.
 FUNCTION runyard.inherited(branch_id bigint) RETURNS runyard.level[];
 

@@ -31,7 +31,7 @@ class Mark:
     microseconds since 1970. Between imports, ``began`` is None. ``head``: the id of the last visible message of the head, or an
     empty text. ``head`` is set at the beginning and at the end of an import. ``keep``: True if the deployment has moved the
     head. Imports then do not move the head. ``open``: the digests of the live runs and of the pending requests that imports
-    have made. """
+    have made."""
 
     origin: str
     export_id: str = ""

@@ -171,13 +171,14 @@ class _Reader:
     async def _issued(self, run: Run, ref: RunRef, at: Position) -> bool:
         """Return whether the run may have had an event with the position ``at``.
 
-        If ``at`` is not before the last event of the run, ask Postgres.
+        If ``at`` is not before the last event of the run, ask Postgres. Postgres has ``run.queued`` only until the next attempt
+        begins. If this attempt began after ``run`` was read, ``at`` is before its events.
         """
-        if at < (_end(run) if run.stopped else (run.fence or 0, sys.maxsize)):
+        if at < _latest(run):
             return True
         fence, n = at
         found = await self.backend.runs.run_events(ref, f"{fence}-{n - 1}", limit=1) if n > 0 else []
-        return any(position(event.id) == at for event in found)
+        return any(position(event.id) == at for event in found) or at < _latest(await self._run())
 
     async def _underway(self, ref: RunRef, run: Run) -> None:
         """If the run has just stopped, wait a moment until Redis has the last event of the run. Redis then has all earlier
@@ -337,6 +338,11 @@ class _Reader:
 
 def _end(run: Run) -> Position:
     return position(run.event_id) or START
+
+
+def _latest(run: Run) -> Position:
+    """Return the position of the last event of a stopped run, or a position after all events of the present attempt."""
+    return _end(run) if run.stopped else (run.fence or 0, sys.maxsize)
 
 
 async def with_silence(events: AsyncIterator[T], seconds: float) -> AsyncGenerator[T | None]:

@@ -6,9 +6,10 @@ Each verb is called on new tables and on filled ones, and the plans of all its s
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
 import asyncpg
@@ -51,9 +52,11 @@ KNOWN: Final = {
 }
 """Scans of a whole partial index that Postgres prefers while its statistics say that the index is nearly empty. An ANALYZE of
 the table ends these plans. The list may become shorter, and not longer."""
+WHOLE_PATHS: Final = {"load: the rows of messages are hashed or merged"}
+"""A checkpointer loads all messages of a path, and may join them with the runs of the path's threads by a hash."""
 OTHER_INDEXES: Final = {
     *("add_messages", "admit", "check_removed", "due_threads", "end_run", "ensure_for_run", "fire_deadlines", "inherited_run"),
-    *("last_completed", "ledger", "path_page", "request_for", "respond"),
+    *("last_completed", "ledger", "load", "path_page", "request_for", "respond"),
 }
 """Statements and functions that use another index, or another scan of the same index, on new tables than on filled ones."""
 FILLED: Final = (
@@ -100,6 +103,7 @@ async def path_of_runs(world: World, name: str) -> None:
     await world.workers.beat("w")
     await world.backend.threads.thread(one)
     await world.messages(one)
+    await world.backend.checkpointer.load(one)
     await world.fork(f"{name}-fork", one)
     await world.turn("r3", thread=f"{name}-fork")
 
@@ -119,6 +123,12 @@ class Session(_Bound):
     """A store's database on one connection. It tells the planner which statement it sends."""
 
     planner: Planner
+
+    @contextlib.asynccontextmanager
+    async def snapshot(self) -> AsyncIterator[Database]:
+        async with self._bound.transaction(isolation="repeatable_read"):
+            await self._bound.execute("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
+            yield self
 
     async def _send(self, method: str, name: str, args: Sequence[Any]) -> Any:
         self.planner.statement = name
@@ -178,7 +188,7 @@ async def test_plans_do_not_depend_on_the_sizes_of_tables(postgres_url: str, fre
         print(f"{place}: {'; '.join(sorted(shape))}")
     assert len(many) > 50, f"the verbs made plans in {len(many)} places only"
     assert faults(empty) - KNOWN == set(), "on new tables"
-    assert faults(full) - KNOWN == set(), "on filled tables"
+    assert faults(full) - KNOWN - WHOLE_PATHS == set(), "on filled tables"
     others = {place: few[place] ^ shape for place, shape in many.items() if place in few and few[place] != shape}
     assert {place: indexes for place, indexes in others.items() if place not in OTHER_INDEXES} == {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import struct
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -19,7 +20,7 @@ from runyard_backends.embedded import EmbeddedPostgres
 from runyard_backends.postgres import connecting
 from runyard_backends.postgres.backend import PostgresBackend, connect
 from runyard_backends.postgres.connecting import Connector, hosts
-from runyard_backends.postgres.database import Database
+from runyard_backends.postgres.database import RELEASE_SECONDS, Database
 from runyard_backends.postgres.migrate import migrate
 from tests.support.failovers import through
 from tests.support.fleet import SLACK, until
@@ -106,6 +107,34 @@ async def test_a_call_that_is_cancelled_leaves_no_statement_behind(postgres_url:
     finally:
         await host.close()
         await database.close()
+
+
+@pytest.mark.xdist_group("failovers")
+async def test_a_second_cancel_leaves_no_task_behind(database: Database, postgres_server: EmbeddedPostgres) -> None:
+    """The first cancel waits until the frozen server has cancelled the statement. The second cancel interrupts this wait."""
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+    await database.value("schema_version")
+    call = asyncio.create_task(database.value("schema_version"))
+    postgres_server.pause()
+    try:
+        for _ in range(2):
+            await asyncio.sleep(0.05)
+            call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        await asyncio.sleep(RELEASE_SECONDS + 0.2)
+    finally:
+        postgres_server.resume()
+    gc.collect()
+    assert complaints == []
+
+
+async def test_a_cancel_stays_a_cancel_if_the_connection_is_closed(database: Database) -> None:
+    with pytest.raises(asyncio.CancelledError):
+        async with database.snapshot() as bound:
+            bound._bound.terminate()  # type: ignore[attr-defined]  # as the driver does if it cannot cancel the statement
+            raise asyncio.CancelledError
 
 
 async def test_a_session_has_timeouts(database: Database, postgres_url: str) -> None:

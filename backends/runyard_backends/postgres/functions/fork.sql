@@ -73,7 +73,8 @@ BEGIN
     RETURN (
         WITH whole AS (
             SELECT r.usage FROM unnest(view) l
-            JOIN runyard.completions c ON c.branch_id = l.branch_id AND c.completion_seq <= l.cutoff
+            CROSS JOIN LATERAL (SELECT x.accept_no FROM runyard.completions x
+                                WHERE x.branch_id = l.branch_id AND x.completion_seq <= l.cutoff OFFSET 0) c
             CROSS JOIN LATERAL (SELECT x.usage, x.last_seq FROM runyard.runs x WHERE x.accept_no = c.accept_no OFFSET 0) r
             WHERE jsonb_typeof(r.usage) = 'object' AND coalesce(r.last_seq, 0) <= l.high_water_seq
             UNION ALL

@@ -38,7 +38,7 @@ BEGIN
     IF message_id = runyard.root_id() THEN PERFORM runyard.refuse_message(t, message_id); END IF;
     c := runyard.cut_at_message(t, message_id);
     IF NOT EXISTS (SELECT 1 FROM runyard.branches b WHERE b.branch_id = (c.message).branch_id AND b.thread_key = t.thread_key) THEN
-        RETURN (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
+        RETURN runyard.first_branch(t.thread_key);
     END IF;
     l := (SELECT v FROM unnest(runyard.live_view(t, (c.message).branch_id)) v WHERE v.branch_id = (c.message).branch_id);
     IF (c.run).accept_no IS NOT NULL AND (c.run).completion_seq IS NULL AND (c.run).run_id IS DISTINCT FROM l.open_run_id THEN

@@ -40,8 +40,7 @@ RETURNS TABLE (message_id uuid, created_at timestamptz, run_id text, run_status 
 LANGUAGE plpgsql STABLE AS $$
 #variable_conflict use_column
 DECLARE
-    -- The subquery prevents a read of the primary key from its start up to the first branch of the thread.
-    root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
+    root bigint := runyard.first_branch(t.thread_key);
 BEGIN
     RETURN QUERY
     WITH ends AS MATERIALIZED (SELECT e.* FROM runyard.labelled_ends(t) e), named AS MATERIALIZED (
@@ -88,7 +87,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.branch_ends(t runyard.threads, OUT head uuid, OUT trunk uuid)
 LANGUAGE plpgsql STABLE SET enable_seqscan = off SET jit = off AS $$
 DECLARE
-    root bigint := (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = t.thread_key OFFSET 0) b);
+    root bigint := runyard.first_branch(t.thread_key);
 BEGIN
     head := (SELECT l.message_id FROM runyard.last_visible(runyard.live_view(t, t.head_branch)) l);
     trunk := CASE WHEN root = t.head_branch THEN head

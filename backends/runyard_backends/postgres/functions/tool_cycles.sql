@@ -13,10 +13,11 @@ BEGIN
         SELECT x.calls, x.results
         FROM unnest(levels) l
         JOIN runyard.branches b ON b.branch_id = l.branch_id
-        JOIN runyard.messages x ON x.branch_id = l.branch_id AND x.seq <= l.high_water_seq
-        WHERE (x.calls IS NOT NULL OR x.results IS NOT NULL)
-          AND (x.run_id IS NULL OR x.run_id = l.open_run_id
-               OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = b.thread_key AND r.run_id = x.run_id))
+        CROSS JOIN LATERAL (SELECT s.seq, s.run_id, s.calls, s.results FROM runyard.messages s
+                            WHERE s.branch_id = l.branch_id AND s.seq <= l.high_water_seq
+                              AND (s.calls IS NOT NULL OR s.results IS NOT NULL) OFFSET 0) x
+        WHERE x.run_id IS NULL OR x.run_id = l.open_run_id
+           OR (SELECT r.completion_seq <= l.cutoff FROM runyard.runs r WHERE r.thread_key = b.thread_key AND r.run_id = x.run_id)
         ORDER BY x.seq
     LOOP
         pending := ARRAY(SELECT c FROM unnest(pending) WITH ORDINALITY x(c, n)

@@ -69,6 +69,14 @@ BEGIN
     END IF;
 END $$;
 
+-- Return the first branch of a thread.
+CREATE OR REPLACE FUNCTION runyard.first_branch(thread_key bigint) RETURNS bigint
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    -- Without OFFSET 0, a plan may read the primary key from its start up to the branch.
+    RETURN (SELECT min(b.branch_id) FROM (SELECT x.branch_id FROM runyard.branches x WHERE x.thread_key = first_branch.thread_key OFFSET 0) b);
+END $$;
+
 -- Return the levels that a branch inherits.
 CREATE OR REPLACE FUNCTION runyard.inherited(branch_id bigint) RETURNS runyard.level[]
 LANGUAGE plpgsql STABLE AS $$
@@ -120,7 +128,7 @@ BEGIN
     CROSS JOIN LATERAL (SELECT x AS message, x.seq, x.run_id FROM runyard.messages x
                         WHERE x.message_id = seen_through.message_id AND x.branch_id = l.ancestor_id LIMIT 1) m
     LEFT JOIN runyard.runs r ON r.thread_key = b.thread_key AND r.run_id = m.run_id
-    WHERE l.branch_id = (SELECT min(own.branch_id) FROM runyard.branches own WHERE own.thread_key = seen_through.thread_key) AND m.seq <= l.high_water_seq
+    WHERE l.branch_id = (SELECT runyard.first_branch(seen_through.thread_key)) AND m.seq <= l.high_water_seq
       AND (m.run_id IS NULL OR m.run_id = l.open_run_id OR r.completion_seq <= l.cutoff)
     LIMIT 1;
 END $$;
