@@ -256,10 +256,10 @@ metrics.POOL.set_function(lambda: _pool_sizes()[0])
 metrics.POOL_IN_USE.set_function(lambda: _pool_sizes()[1])
 
 
-async def _release(connection: Connection, seconds: float | None) -> None:
+async def _release(connection: Any, seconds: float | None) -> None:
     """Return the connection to its pool, if it has not left the pool. If this call fails or is cancelled, the connection is
     closed. pool.release would start a separate task. If the caller were cancelled, nobody would get an error of this task."""
-    if connection._con is not None:  # type: ignore[attr-defined]
+    if connection._con is not None:
         await connection._holder.release(seconds)
 
 
