@@ -69,9 +69,17 @@ class PrivateMariaDB:
         return ["--user=root"] if os.getuid() == 0 else []
 
     def start(self) -> None:
-        """Start the server, and wait until it accepts connections. Commits survive a crash of the server."""
+        """Start the server, and wait until it accepts connections. Commits survive a crash of the server. A server that starts
+        deletes the temporary tables in its `tmpdir`, so each server has a `tmpdir` of its own."""
+        temporary = self.directory / "tmp"
+        temporary.mkdir(exist_ok=True)
         settings = ["--skip-networking", "--innodb-buffer-pool-size=64M", "--innodb-flush-log-at-trx-commit=1"]
-        names = [f"--datadir={self.data}", f"--socket={self.socket}", f"--pid-file={self.directory / 'pid'}"]
+        names = [
+            f"--datadir={self.data}",
+            f"--socket={self.socket}",
+            f"--pid-file={self.directory / 'pid'}",
+            f"--tmpdir={temporary}",
+        ]
         command = [program("mariadbd", "mysqld"), "--no-defaults", *names, *settings, "--max-allowed-packet=64M", *self._user()]
         with (self.directory / "log").open("ab") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log)
