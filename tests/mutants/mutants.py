@@ -189,8 +189,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run behind another waits for a worker", WORKERS,
-        "AND x.lane_seq < l.lane_seq ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
-        "AND x.lane_seq < 0 ORDER BY x.lane_seq DESC LIMIT 1) IS NULL",
+        "AND y.lane_seq < l.lane_seq ORDER", "AND y.lane_seq < 0 ORDER",
         POSTGRES, "-k", "heads_of_lanes_wait",
     ),
     mutant(
