@@ -21,7 +21,7 @@ from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Accepted
 from runyard_backends.conformance.world import World, call, result, said, user
 from runyard_backends.postgres.backend import PostgresBackend, connect
-from runyard_backends.postgres.database import Database, _Bound
+from runyard_backends.postgres.database import BEGIN_SNAPSHOT, Database, _Bound
 from tests.support.many_runs import fill
 from tests.support.plan_nodes import Plan, Planner, planning
 
@@ -126,9 +126,9 @@ class Session(_Bound):
 
     @contextlib.asynccontextmanager
     async def snapshot(self) -> AsyncIterator[Database]:
-        async with self._bound.transaction(isolation="repeatable_read"):
-            await self._bound.execute("SET LOCAL enable_seqscan = off; SET LOCAL jit = off")
-            yield self
+        await self._bound.execute(BEGIN_SNAPSHOT)
+        yield self
+        await self._bound.execute("COMMIT")
 
     async def _send(self, method: str, name: str, args: Sequence[Any]) -> Any:
         self.planner.statement = name
