@@ -193,6 +193,11 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "heads_of_lanes_wait",
     ),
     mutant(
+        "a run behind another still waits for a worker", WORKERS,
+        "AND x.lane_seq < l.lane_seq ORDER", "AND x.lane_seq < 0 ORDER",
+        POSTGRES, "-k", "still_waiting_are",
+    ),
+    mutant(
         "a run that ended stays live", LIVE_RUNS,
         "    DELETE FROM runyard.live_runs WHERE accept_no = r.accept_no;",
         "    DELETE FROM runyard.live_runs WHERE false AND accept_no = r.accept_no;",
