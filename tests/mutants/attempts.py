@@ -111,7 +111,7 @@ ATTEMPTS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "a run takes its unread signals along", f"{SQL}/end_run.sql",
-        "        woken := runyard.give_back_signals(r);\n", "",
+        "        woken := runyard.leave_waits(r);\n", "",
         POSTGRES, "-k", "gives_its_unread_signals",
     ),
     mutant(

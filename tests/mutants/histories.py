@@ -26,6 +26,21 @@ HISTORIES: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "Contexts and erasure",
     ),
     mutant(
+        "the check of kept histories is planned at each call", HISTORY,
+        " SET plan_cache_mode = force_generic_plan", "",
+        "tests/integration/postgres/test_generic_plans.py", "-k", "kept",
+    ),
+    mutant(
+        "a short thread is loaded without its external runs", f"{SQL}/reading.sql",
+        "              UNION ALL\n              SELECT u.* FROM runyard.uncompleted(t.thread_key, t.head_branch) u) m", ") m",
+        "tests/integration/postgres/test_long_reads.py", "-k", "loaded_alike",
+    ),
+    mutant(
+        "a long thread is loaded as a short one", "backends/runyard_backends/postgres/checkpointer.py",
+        "        if thread is not None and thread.more:\n", "        if False:\n",
+        "tests/integration/postgres/test_long_reads.py", "-k", "loaded_alike",
+    ),
+    mutant(
         "only erasures of the own branch count", HISTORY,
         "WHERE e.branch_id = ANY (branches)", "WHERE e.branch_id = own.branch_id",
         POSTGRES, "-k", "Contexts and erasure",

@@ -35,7 +35,7 @@ LOCKED_THREADS: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "an attempt whose thread is locked is lost", WRITE,
-        "IF patience IS NOT NULL AND t.thread_key IS NULL AND EXISTS", "IF false AND EXISTS",
+        "IF patience IS NOT NULL AND t.thread_key IS NULL THEN", "IF false THEN",
         LOCKED, "-k", "refused_as_locked",
     ),
     mutant(

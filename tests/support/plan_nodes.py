@@ -56,12 +56,13 @@ class Planner:
             self.plans.append(_plan(place, _parsed(fields["detail"]), self.names))
 
 
-async def planning(connection: asyncpg.Connection) -> Planner:
-    """Return the collector of all plans that ``connection`` makes from here on. They are generic plans."""
+async def planning(connection: asyncpg.Connection, *, generic: bool = True) -> Planner:
+    """Return the collector of all plans that ``connection`` makes from here on. ``generic``: all are generic plans."""
     rows = await connection.fetch("SELECT oid, relname FROM pg_class WHERE relnamespace = 'runyard'::regnamespace")
     planner = Planner({row["oid"]: row["relname"] for row in rows})
     connection.add_log_listener(planner.heard)
-    for setting in ("plan_cache_mode = force_generic_plan", "debug_pretty_print = off", "client_min_messages = log"):
+    mode = "force_generic_plan" if generic else "auto"
+    for setting in (f"plan_cache_mode = {mode}", "debug_pretty_print = off", "client_min_messages = log"):
         await connection.execute(f"SET {setting}")
     await connection.execute("SET debug_print_plan = on")
     return planner

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from runyard.models import Thread, Usage
+from typing import NamedTuple
+
+from runyard.models import JsonObject, Thread, Usage
 
 from .damaged_rows import entry, named
 from .values import Row, from_json
@@ -29,3 +31,18 @@ def thread(row: Row) -> Thread:
 
 
 thread_entry = entry(thread, tags="{}", extra="{}", config="{}", usage="{}")
+
+
+class LoadedThread(NamedTuple):
+    """The first row of ``runyard.load``. ``more``: True if the thread may have more messages than the call returns."""
+
+    extra: JsonObject
+    config: JsonObject
+    parent_thread_id: str | None
+    more: bool
+
+
+@named("thread")
+def loaded_thread(row: Row) -> LoadedThread:
+    """Decode the first row of ``runyard.load``, with the thread's id as the column ``thread_id``."""
+    return LoadedThread(**from_json(row["note"]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import itemgetter
-from typing import Any
+from typing import Any, Final
 
 from runyard.domain.size_limits import check_value
 from runyard.domain.tool_cycles import aborted
@@ -15,6 +15,10 @@ from ..checkpointers import StoredThreads
 from . import codec, history, hitl_answers
 from .database import Database
 from .threads import PostgresThreadStore
+
+SHORT_MESSAGES: Final = 200
+"""Maximum number of messages of a thread that one call loads with the thread. A longer thread is loaded in a snapshot. Postgres
+then sends its first messages while it finds the others."""
 
 
 class PostgresCheckpointer(StoredThreads):
@@ -28,17 +32,25 @@ class PostgresCheckpointer(StoredThreads):
         """Return the thread's data, or None if the thread does not exist. The data has the visible messages of the head's path.
         The data also has the messages of live external runs, and of runs that were never claimed. The messages of a long
         history are decoded at their first use, which raises DataCorruptedError for a damaged message."""
-        async with self.db.snapshot() as db:
-            row = await db.row("thread", self.tenant, thread_id)
-            if row is None:
-                return None
-            rows = await db.rows("load", self.tenant, thread_id)
+        thread, rows = await self._load(self.db, thread_id, SHORT_MESSAGES)
+        if thread is not None and thread.more:
+            async with self.db.snapshot() as db:
+                thread, _ = await self._load(db, thread_id, 0)
+                rows = await db.rows("load_long", self.tenant, thread_id)
+        if thread is None:
+            return None
         # The rows are sorted here and not in Postgres. Postgres can therefore send the first rows before it has found the last
         # rows. The sort is cheap, because the rows arrive almost in order.
         rows.sort(key=itemgetter("seq"))
         messages = await history.lazily(history.kept(rows, thread_id=thread_id))
-        thread = codec.thread(row)
         return CheckpointData(messages, thread.extra, thread.parent_thread_id, thread.config)
+
+    async def _load(self, db: Database, thread_id: str, most: int) -> tuple[codec.LoadedThread | None, list[Any]]:
+        """Return the thread, and the rows of its messages if it has at most ``most``. Without a thread return None."""
+        rows = await db.rows("load", self.tenant, thread_id, most)
+        if not rows:
+            return None, []
+        return codec.loaded_thread({"thread_id": thread_id, "note": rows[0]["note"]}), rows[1:]
 
     async def append(self, thread_id: str, messages: Sequence[Message]) -> None:
         """Store all ``messages`` or none. Each message names its run, or no run. Skip a message whose id is stored already.

@@ -395,6 +395,11 @@ SELECT runyard.remove_step($1, $2)
 SELECT runyard.delete_run($1, $2, $3)
 
 -- name: load
+-- Return a thread and, if it has few messages, the messages that a checkpointer loads. The first row is no message. Its note says what the
+-- thread has (runyard.load).
+SELECT * FROM runyard.load($1, $2, $3)
+
+-- name: load_long
 -- Return the messages that a checkpointer loads: the visible messages of the head, and the head's messages of external and unclaimed runs.
 -- The first part is runyard.visible without its function: Postgres sends the first rows before it has found the last ones. Its plan
 -- reads only the runs of the threads of its levels, if it must use indexes (Database.snapshot). created_at: in the form of a history.
@@ -413,18 +418,7 @@ FROM (
         OFFSET 0) v
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
     UNION ALL
-    SELECT o.* FROM runyard.threads t
-    JOIN runyard.live_runs l ON l.thread_key = t.thread_key
-    JOIN runyard.runs r ON r.accept_no = l.accept_no AND r.branch_id = t.head_branch AND r.kind = 'external' AND r.last_seq IS NOT NULL
-    CROSS JOIN LATERAL (
-        SELECT x.* FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.run_id = r.run_id AND x.seq >= r.first_seq OFFSET 0) o
-    WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
-    UNION ALL
-    SELECT o.* FROM runyard.threads t
-    JOIN runyard.unclaimed u ON u.thread_key = t.thread_key AND u.branch_id = t.head_branch
-    CROSS JOIN LATERAL (
-        SELECT x.* FROM runyard.messages x
-        WHERE x.branch_id = u.branch_id AND x.run_id = u.run_id AND x.seq BETWEEN u.first_seq AND u.last_seq OFFSET 0) o
+    SELECT u.* FROM runyard.threads t CROSS JOIN LATERAL runyard.uncompleted(t.thread_key, t.head_branch) u
     WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL
 ) m
 

@@ -1439,6 +1439,9 @@ FUNCTION runyard.drop_records(numbers bigint[], most integer) RETURNS integer;
 -- Append a checkpointer's messages. Each message names its run, or no run. Skip a message whose id is stored already.
 FUNCTION runyard.checkpoint_append(for_tenant text, thread_id text, messages runyard.new_message[], run_ids text[]) RETURNS void;
 
+-- Append adjacent messages with the same run id, or without a run. The caller must save the row of the thread.
+FUNCTION runyard.append_part(INOUT t runyard.threads, run_id text, messages runyard.new_message[]);
+
 -- Insert messages of a run that was never claimed, after its earlier messages. The caller must have checked their ids and sizes.
 FUNCTION runyard.put_unclaimed(INOUT t runyard.threads, run_id text, messages runyard.new_message[]);
 
@@ -2396,6 +2399,16 @@ FUNCTION runyard.live_view(t runyard.threads, of_branch bigint) RETURNS runyard.
 FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, after bigint, own_after bigint, most bigint)
 RETURNS TABLE (message runyard.messages, own boolean);
 
+-- Return the thread as the first row, then the messages that a checkpointer loads, if the thread has at most `most` messages. Return no row
+-- if the thread does not exist. The first row is no message. Its column note is a JSON object with extra, config, parent_thread_id, and
+-- more: true if the thread may have more messages. Messages have the form of runyard.history.
+FUNCTION runyard.load(for_tenant text, thread_id text, most bigint) RETURNS TABLE (
+    seq bigint, id text, parent_id text, run_id text, role text, payload bytea, note text, calls text[], results text[], created_at bytea
+);
+
+-- Return the messages of a branch that belong to live external runs, or to runs that were never claimed.
+FUNCTION runyard.uncompleted(thread_key bigint, branch_id bigint) RETURNS SETOF runyard.messages;
+
 -- functions/redrive.sql -------------------------------------------------------------------------------------------------------
 -- Redriving a failed or dead run.
 
@@ -2902,6 +2915,9 @@ FUNCTION runyard.put_waits(r runyard.runs, waits runyard.new_wait[], OUT ended b
 -- Close the open sleeps and signals of a run that ends. Those of a cancelled run stay, with the time of their end. Those of any other
 -- run are deleted, because a redriven run begins them again.
 FUNCTION runyard.close_waits(r runyard.runs) RETURNS void;
+
+-- Close the waits of a run that ends, and give back its unread signals. Return as effects the jobs of the runs that take these signals.
+FUNCTION runyard.leave_waits(r runyard.runs, OUT effects jsonb);
 
 -- End the waits of the thread that are due, and queue their suspended runs.
 FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb);

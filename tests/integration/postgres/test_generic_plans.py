@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any, Final
 
@@ -19,7 +19,8 @@ from runyard.models import ErrorInfo, HitlRequest, new_id
 from runyard.ports.commands import AcceptRequest, Write
 from runyard.ports.refs import AttemptToken
 from runyard.ports.results import Accepted
-from runyard_backends.conformance.world import World, call, result, said, user
+from runyard_backends.conformance.world import CheckpointWorld, World, call, result, said, user
+from runyard_backends.postgres import checkpointer
 from runyard_backends.postgres.backend import PostgresBackend, connect
 from runyard_backends.postgres.database import BEGIN_SNAPSHOT, Database, _Bound
 from tests.support.many_runs import fill
@@ -52,13 +53,15 @@ KNOWN: Final = {
 }
 """Scans of a whole partial index that Postgres prefers while its statistics say that the index is nearly empty. An ANALYZE of
 the table ends these plans. The list may become shorter, and not longer."""
-WHOLE_PATHS: Final = {"load: the rows of messages are hashed or merged"}
+WHOLE_PATHS: Final = {"load_long: the rows of messages are hashed or merged"}
 """A checkpointer loads all messages of a path, and may join them with the runs of the path's threads by a hash."""
 OTHER_INDEXES: Final = {
     *("add_messages", "admit", "check_removed", "due_threads", "end_run", "ensure_for_run", "fire_deadlines", "inherited_run"),
-    *("last_completed", "ledger", "load", "path_page", "request_for", "respond"),
+    *("last_completed", "ledger", "load_long", "path_page", "request_for", "respond", "uncompleted"),
 }
 """Statements and functions that use another index, or another scan of the same index, on new tables than on filled ones."""
+CALLS: Final = 8
+"""Postgres makes the first five plans of a statement for the arguments of the call. Then it decides whether to keep a plan."""
 FILLED: Final = (
     "runs",
     "messages",
@@ -104,8 +107,14 @@ async def path_of_runs(world: World, name: str) -> None:
     await world.backend.threads.thread(one)
     await world.messages(one)
     await world.backend.checkpointer.load(one)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(checkpointer, "SHORT_MESSAGES", 0)
+        await world.backend.checkpointer.load(one)
     await world.fork(f"{name}-fork", one)
     await world.turn("r3", thread=f"{name}-fork")
+    outside = CheckpointWorld(world.backend, world.factory)
+    await outside.turn("e", thread=f"{name}-fork")
+    await outside.turn("e", thread=f"{name}-external")
 
 
 async def together(world: World, threads: list[str]) -> None:
@@ -135,14 +144,17 @@ class Session(_Bound):
         return await super()._send(method, name, args)
 
 
-async def plans_of(url: str, database: Database, name: str) -> list[Plan]:
-    """Return the plans that a new session makes for :func:`path_of_runs`."""
+async def plans_of(url: str, database: Database, name: str, calls: int = 1) -> list[Plan]:
+    """Return the plans that a new session makes for :func:`path_of_runs`. After several calls, return those of the last call:
+    Postgres chooses which of them are generic."""
     connection = await asyncpg.connect(url)
     try:
         session = Session(database, connection)
-        session.planner = planner = await planning(connection)
+        session.planner = planner = await planning(connection, generic=calls == 1)
         backend = PostgresBackend(session, None, "", url)
-        await path_of_runs(World(backend, lambda: None), name)  # type: ignore[arg-type, return-value]
+        for n in range(calls):
+            planner.plans.clear()
+            await path_of_runs(World(backend, lambda: None), f"{name}-{n}")  # type: ignore[arg-type, return-value]
         return planner.plans
     finally:
         await connection.close()
@@ -191,6 +203,17 @@ async def test_plans_do_not_depend_on_the_sizes_of_tables(postgres_url: str, fre
     assert faults(full) - KNOWN - WHOLE_PATHS == set(), "on filled tables"
     others = {place: few[place] ^ shape for place, shape in many.items() if place in few and few[place] != shape}
     assert {place: indexes for place, indexes in others.items() if place not in OTHER_INDEXES} == {}
+
+
+async def test_plans_are_kept(postgres_url: str) -> None:
+    """Q3: no call on the path of a run makes plans again. This would cost more than the call itself."""
+    backend = await connect(postgres_url, min_pool_size=1, max_pool_size=1)
+    assert isinstance(backend, PostgresBackend)
+    try:
+        plans = await plans_of(postgres_url, backend.db, "kept", CALLS)
+    finally:
+        await backend.close()
+    assert Counter(plan.place for plan in plans) == {}
 
 
 async def test_a_scan_of_all_rows_is_found(postgres_url: str) -> None:

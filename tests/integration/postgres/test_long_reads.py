@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from runyard_backends.conformance.world import World, call, result, said
-from runyard_backends.postgres import history
+from runyard_backends.conformance.world import CheckpointWorld, World, call, result, said, texts, user
+from runyard_backends.postgres import checkpointer, history
 from runyard_backends.postgres.backend import PostgresBackend, connect
 
 PART = 3
@@ -59,5 +59,30 @@ async def test_parts_together_are_the_whole(postgres_url: str, monkeypatch: pyte
             monkeypatch.setattr(backend.db, "page_bytes", page_bytes)
         assert await read() == whole
         assert len(sent) > 4 and max(sent) <= PART
+    finally:
+        await backend.close()
+
+
+@pytest.mark.parametrize("most", [0, 200], ids=lambda most: f"{most} messages at once")
+async def test_short_and_long_threads_are_loaded_alike(postgres_url: str, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    """R13, R15: visible messages of a fork, and messages of its live external run and of a run that was never claimed."""
+    monkeypatch.setattr(checkpointer, "SHORT_MESSAGES", most)
+    backend = await connect(postgres_url)
+    try:
+        await world_of(backend)
+        world = CheckpointWorld(backend, lambda: None)  # type: ignore[arg-type, return-value]
+        await world.turn("e", thread="new", extra={"kept": 1})
+        await world.fork("copy", "new", after_run_id="e")
+        await world.claimed("failed", said("not shown"), thread="copy")
+        await backend.runs.cancel("copy", "failed")
+        await world.claimed("live", user("asked"), said("half"), thread="copy")
+        await world.checkpointer.append("copy", [user("early").model_copy(update={"run_id": "unclaimed"})])
+        await world.store("a note", thread="copy")
+        data = await world.checkpointer.load("copy")
+        assert data is not None and (data.parent_thread_id, data.extra) == ("new", {"kept": 1})
+        assert texts(data.messages) == ["e?", "e!", "asked", "half", "early", "a note"]
+        fork = await world.checkpointer.load("fork")
+        assert fork is not None and texts(fork.messages) == texts(await world.messages("fork"))
+        assert await world.checkpointer.load("nobody's") is None
     finally:
         await backend.close()

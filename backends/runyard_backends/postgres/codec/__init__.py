@@ -10,6 +10,8 @@ from ...codec.request_rows import NewRequest as NewRequest
 from ...codec.request_rows import new_request as new_request
 from ...codec.request_rows import request as request
 from ...codec.request_rows import request_entry as request_entry
+from ...codec.thread_rows import LoadedThread as LoadedThread
+from ...codec.thread_rows import loaded_thread as loaded_thread
 from ...codec.thread_rows import thread as thread
 from ...codec.thread_rows import thread_entry as thread_entry
 from ...codec.values import Row as Row

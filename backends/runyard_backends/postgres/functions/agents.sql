@@ -29,8 +29,11 @@ END $$;
 -- namespace serve.
 CREATE OR REPLACE FUNCTION runyard.queue_of(for_agent text) RETURNS text
 LANGUAGE plpgsql STABLE AS $$
+DECLARE
+    own text;
 BEGIN
-    RETURN coalesce((SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent), nullif(runyard.namespace_of(for_agent), ''), 'default');
+    IF for_agent IS NOT NULL THEN own := (SELECT a.queue FROM runyard.agents a WHERE a.agent = for_agent); END IF;
+    RETURN coalesce(own, nullif(runyard.namespace_of(for_agent), ''), 'default');
 END $$;
 
 -- Record the agent of a locked thread's first prompt as the agent of the thread. If the thread has an agent already, change nothing.

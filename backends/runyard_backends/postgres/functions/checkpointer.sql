@@ -6,44 +6,56 @@ LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enab
 DECLARE
     got record;
     t runyard.threads;
-    r runyard.runs;
-    head runyard.branches;
     part record;
-    missing runyard.new_message[];
 BEGIN
     got := runyard.admit_thread(runyard.ensure_thread(for_tenant, thread_id));
     t := got.t;
     PERFORM runyard.tell(got.effects);
     PERFORM runyard.check_size(messages, runyard.limit_of('message_bytes'));
-    -- Write adjacent messages with the same run id together.
-    FOR part IN
-        SELECT p.run_id, array_agg(p.m ORDER BY p.n) AS messages
-        FROM (SELECT s.*, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.n) AS number
-              FROM (SELECT d.*, d.run_id IS DISTINCT FROM lag(d.run_id) OVER (ORDER BY d.n) AS begins
-                    FROM (SELECT DISTINCT ON (a.message_id, b.run_id) a.message_id, b.run_id, n,
-                                 (a.message_id, a.role, a.payload, a.calls, a.results)::runyard.new_message AS m
-                          FROM unnest(messages) WITH ORDINALITY a(message_id, role, payload, calls, results, n)
-                          JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY a.message_id, b.run_id, n) d) s) p
-        GROUP BY p.number, p.run_id ORDER BY p.number
-    LOOP
-        r := CASE WHEN part.run_id IS NOT NULL THEN runyard.open_external(t, part.run_id) END;
-        IF r.run_id IS NOT NULL THEN
-            got := runyard.put_messages(t, r, part.messages, NULL);
-            t := got.t; r := got.r;
-            UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools
-            WHERE accept_no = r.accept_no;
-            CONTINUE;
-        END IF;
-        missing := runyard.not_held(t, part.run_id, part.messages);
-        CONTINUE WHEN missing = '{}';
-        IF part.run_id IS NULL THEN
-            SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
-            t := runyard.put_plain(t, head, missing);
-        ELSE
-            t := runyard.put_unclaimed(t, part.run_id, missing);
-        END IF;
-    END LOOP;
+    IF cardinality(messages) = 1 THEN -- without the statement for parts, which costs as much as the insert
+        t := runyard.append_part(t, run_ids[1], messages);
+    ELSE
+        FOR part IN
+            SELECT p.run_id, array_agg(p.m ORDER BY p.n) AS messages
+            FROM (SELECT s.*, count(*) FILTER (WHERE s.begins) OVER (ORDER BY s.n) AS number
+                  FROM (SELECT d.*, d.run_id IS DISTINCT FROM lag(d.run_id) OVER (ORDER BY d.n) AS begins
+                        FROM (SELECT DISTINCT ON (a.message_id, b.run_id) a.message_id, b.run_id, n,
+                                     (a.message_id, a.role, a.payload, a.calls, a.results)::runyard.new_message AS m
+                              FROM unnest(messages) WITH ORDINALITY a(message_id, role, payload, calls, results, n)
+                              JOIN unnest(run_ids) WITH ORDINALITY b(run_id, n) USING (n) ORDER BY a.message_id, b.run_id, n) d) s) p
+            GROUP BY p.number, p.run_id ORDER BY p.number
+        LOOP
+            t := runyard.append_part(t, part.run_id, part.messages);
+        END LOOP;
+    END IF;
     UPDATE runyard.threads SET next_seq = t.next_seq, updated_at = now() WHERE thread_key = t.thread_key;
+END $$;
+
+-- Append adjacent messages with the same run id, or without a run. The caller must save the row of the thread.
+CREATE OR REPLACE FUNCTION runyard.append_part(INOUT t runyard.threads, run_id text, messages runyard.new_message[])
+LANGUAGE plpgsql AS $$
+DECLARE
+    got record;
+    r runyard.runs;
+    head runyard.branches;
+    missing runyard.new_message[];
+BEGIN
+    IF append_part.run_id IS NOT NULL THEN r := runyard.open_external(t, append_part.run_id); END IF;
+    IF r.run_id IS NOT NULL THEN
+        got := runyard.put_messages(t, r, messages, NULL);
+        t := got.t; r := got.r;
+        UPDATE runyard.runs SET first_seq = r.first_seq, last_seq = r.last_seq, last_message_id = r.last_message_id, has_tools = r.has_tools
+        WHERE accept_no = r.accept_no;
+        RETURN;
+    END IF;
+    missing := runyard.not_held(t, append_part.run_id, messages);
+    IF missing = '{}' THEN RETURN; END IF;
+    IF append_part.run_id IS NULL THEN
+        SELECT b.* INTO head FROM runyard.branches b WHERE b.branch_id = t.head_branch;
+        t := runyard.put_plain(t, head, missing);
+    ELSE
+        t := runyard.put_unclaimed(t, append_part.run_id, missing);
+    END IF;
 END $$;
 
 -- Insert messages of a run that was never claimed, after its earlier messages. The caller must have checked their ids and sizes.

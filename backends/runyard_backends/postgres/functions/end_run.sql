@@ -62,8 +62,7 @@ BEGIN
     IF to_status <> 'completed' OR r.attempt > 1 OR r.event_id IS NOT NULL OR r.kind = 'external' THEN
         UPDATE runyard.hitl_requests h SET closed_at = now()
         WHERE h.thread_key = t.thread_key AND h.run_id = r.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL;
-        PERFORM runyard.close_waits(r);
-        woken := runyard.give_back_signals(r);
+        woken := runyard.leave_waits(r);
         IF to_status = 'cancelled' THEN PERFORM runyard.doom_children(r); END IF;
     END IF;
     INSERT INTO runyard.outbox (tenant, thread_key, thread_id, run_id, type, agent, usage, redriven)

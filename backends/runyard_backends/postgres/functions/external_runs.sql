@@ -70,7 +70,7 @@ DECLARE
     got record;
 BEGIN
     SELECT y.* INTO r FROM runyard.runs y WHERE y.tenant = t.tenant AND y.thread_id = t.thread_id AND y.run_id = open_external.run_id AND NOT y.deleted;
-    IF NOT FOUND THEN
+    IF NOT FOUND AND t.fork_hash IS NOT NULL THEN
         SELECT i.open INTO got FROM runyard.inherited_run(t.thread_key, open_external.run_id) i;
         IF FOUND THEN
             PERFORM runyard.refuse(CASE WHEN got.open THEN 'run_already_claimed' ELSE 'run_already_completed' END,

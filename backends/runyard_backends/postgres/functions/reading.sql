@@ -22,7 +22,8 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.path_page(
     for_tenant text, thread_id text, at uuid, after bigint, before bigint, most bigint, newest_first boolean, of_branch bigint
 ) RETURNS TABLE (message runyard.messages, run_status text)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     t runyard.threads;
     c record;
@@ -85,4 +86,50 @@ BEGIN
     RETURN QUERY SELECT m, true FROM runyard.messages m
         WHERE m.branch_id = r.branch_id AND m.seq BETWEEN greatest(r.first_seq, own_after + 1) AND r.last_seq AND m.run_id = context.run_id
         ORDER BY m.seq LIMIT most;
+END $$;
+
+-- Return the thread as the first row, then the messages that a checkpointer loads, if the thread has at most `most` messages. Return no row
+-- if the thread does not exist. The first row is no message. Its column note is a JSON object with extra, config, parent_thread_id, and
+-- more: true if the thread may have more messages. Messages have the form of runyard.history.
+CREATE OR REPLACE FUNCTION runyard.load(for_tenant text, thread_id text, most bigint) RETURNS TABLE (
+    seq bigint, id text, parent_id text, run_id text, role text, payload bytea, note text, calls text[], results text[], created_at bytea
+) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
+#variable_conflict use_column
+DECLARE
+    t runyard.threads;
+    more boolean;
+BEGIN
+    SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = load.thread_id AND x.deleted_at IS NULL;
+    IF NOT FOUND THEN RETURN; END IF;
+    more := t.next_seq > most + 1; -- numbers grow along a path, and begin with 1
+    note := jsonb_build_object('extra', t.extra, 'config', t.config, 'parent_thread_id', t.parent_thread_id, 'more', more)::text;
+    RETURN NEXT;
+    IF more THEN RETURN; END IF;
+    RETURN QUERY
+        SELECT m.seq, m.message_id::text, m.parent_id::text, m.run_id, m.role, m.payload, m.note,
+               CASE WHEN m.payload IS NULL THEN m.calls END, CASE WHEN m.payload IS NULL THEN m.results END, timestamptz_send(m.created_at)
+        FROM (SELECT (p.message).* FROM unnest(runyard.branch_view(t.head_branch)) l
+              CROSS JOIN LATERAL runyard.visible_page(l, 0, 9223372036854775807, most, false) p
+              UNION ALL
+              SELECT u.* FROM runyard.uncompleted(t.thread_key, t.head_branch) u) m;
+END $$;
+
+-- Return the messages of a branch that belong to live external runs, or to runs that were never claimed.
+CREATE OR REPLACE FUNCTION runyard.uncompleted(thread_key bigint, branch_id bigint) RETURNS SETOF runyard.messages
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+#variable_conflict use_column
+BEGIN
+    RETURN QUERY
+        SELECT o.* FROM runyard.live_runs l
+        CROSS JOIN LATERAL (SELECT x.run_id, x.branch_id, x.kind, x.first_seq FROM runyard.runs x WHERE x.accept_no = l.accept_no OFFSET 0) r
+        CROSS JOIN LATERAL (
+            SELECT x.* FROM runyard.messages x WHERE x.branch_id = r.branch_id AND x.run_id = r.run_id AND x.seq >= r.first_seq OFFSET 0) o
+        WHERE l.thread_key = uncompleted.thread_key AND r.branch_id = uncompleted.branch_id AND r.kind = 'external';
+    RETURN QUERY
+        SELECT o.* FROM runyard.unclaimed u
+        CROSS JOIN LATERAL (
+            SELECT x.* FROM runyard.messages x
+            WHERE x.branch_id = u.branch_id AND x.run_id = u.run_id AND x.seq BETWEEN u.first_seq AND u.last_seq OFFSET 0) o
+        WHERE u.thread_key = uncompleted.thread_key AND u.branch_id = uncompleted.branch_id;
 END $$;

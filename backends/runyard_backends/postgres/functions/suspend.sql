@@ -4,7 +4,8 @@
 -- is answered or ended already, the run stays running. known: the ids of stored requests for which the run still waits.
 CREATE OR REPLACE FUNCTION runyard.suspend_v2(w runyard.attempt_write, requests runyard.new_request[], known text[], waits runyard.new_wait[])
 RETURNS runyard.ended
-LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     got record;
     t runyard.threads;
@@ -17,9 +18,10 @@ DECLARE
     event text := w.fence || '-' || (next_event + coalesce(cardinality(requests), 0));
 BEGIN
     -- An earlier call whose reply was lost has stored the usage. A cancel since then must not count it again.
-    IF w.usage IS NOT NULL AND EXISTS (
-        SELECT 1 FROM runyard.runs y WHERE y.thread_key = w.thread_key AND y.run_id = w.run_id AND y.event_id = event) THEN
-        w.usage := NULL;
+    IF w.usage IS NOT NULL THEN
+        IF EXISTS (SELECT 1 FROM runyard.runs y WHERE y.thread_key = w.thread_key AND y.run_id = w.run_id AND y.event_id = event) THEN
+            w.usage := NULL;
+        END IF;
     END IF;
     got := runyard.lock_attempt(w.thread_key, w.run_id, w.fence, w.first_event, w.usage);
     t := got.t; r := got.r; e := got.e;

@@ -162,15 +162,14 @@ LANGUAGE plpgsql AS $$
 DECLARE
     t runyard.threads := runyard.live_thread(for_tenant, thread_id);
 BEGIN
-    IF t.thread_key IS NULL AND EXISTS (
+    IF t.thread_key IS NOT NULL THEN RETURN t; END IF;
+    IF EXISTS (
         SELECT 1 FROM runyard.runs x
         WHERE x.tenant = for_tenant AND x.thread_id = ensure_for_run.thread_id AND x.run_id = ensure_for_run.run_id AND x.thread_key IS NULL
           AND NOT x.deleted) THEN
         RETURN runyard.ensure_thread(for_tenant, ensure_for_run.thread_id);
-    ELSIF t.thread_key IS NULL THEN
-        RETURN runyard.known_thread(for_tenant, thread_id);
     END IF;
-    RETURN t;
+    RETURN runyard.known_thread(for_tenant, thread_id);
 END $$;
 
 -- Make an empty thread. If a request with the same hash made the thread before, return it unchanged, with created = false.

@@ -164,7 +164,7 @@ END $$;
 
 -- Return the id of the last completed run on the head's path. The end of this run is the default cut.
 CREATE OR REPLACE FUNCTION runyard.last_completed(t runyard.threads) RETURNS text
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
 BEGIN
     RETURN (
     SELECT r.run_id

@@ -32,6 +32,15 @@ BEGIN
     END IF;
 END $$;
 
+-- Close the waits of a run that ends, and give back its unread signals. Return as effects the jobs of the runs that take these signals.
+CREATE OR REPLACE FUNCTION runyard.leave_waits(r runyard.runs, OUT effects jsonb) LANGUAGE plpgsql AS $$
+BEGIN
+    IF EXISTS (SELECT 1 FROM runyard.waits w WHERE w.thread_key = r.thread_key AND w.run_id = r.run_id) THEN
+        PERFORM runyard.close_waits(r);
+        effects := runyard.give_back_signals(r);
+    END IF;
+END $$;
+
 -- End the waits of the thread that are due, and queue their suspended runs.
 CREATE OR REPLACE FUNCTION runyard.end_waits(thread_key bigint, OUT effects jsonb)
 LANGUAGE plpgsql AS $$

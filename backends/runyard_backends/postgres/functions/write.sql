@@ -70,9 +70,11 @@ DECLARE
     code text;
 BEGIN
     t := got.t; r := got.r; e.thread_key := thread_key; e.run_id := run_id;
-    IF patience IS NOT NULL AND t.thread_key IS NULL AND EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = lock_attempt.thread_key) THEN
-        e.refused := 'locked'; over := true;
-        RETURN;
+    IF patience IS NOT NULL AND t.thread_key IS NULL THEN
+        IF EXISTS (SELECT 1 FROM runyard.threads x WHERE x.thread_key = lock_attempt.thread_key) THEN
+            e.refused := 'locked'; over := true;
+            RETURN;
+        END IF;
     END IF;
     code := runyard.write_refused(r, with_fence);
     over := code IS NOT NULL;
