@@ -30,18 +30,20 @@ def named_statements(file: Path) -> dict[str, str]:
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-async def fill(connection: asyncpg.Connection, runs: int, threads: int, *, messages: bool = False) -> None:
+async def fill(
+    connection: asyncpg.Connection, runs: int, threads: int, *, messages: bool = False, tenant: str = TENANT
+) -> None:
     """Insert ``runs`` runs on ``threads`` threads. ``messages``: insert messages of every run, not only of the runs of LONG."""
     sql = named_statements(STATEMENTS)
     await connection.execute("SET work_mem = '256MB'; SET maintenance_work_mem = '256MB'; SET synchronous_commit = off")
-    await connection.execute(sql["threads"], TENANT, threads, timeout=600)
-    await connection.execute(sql["branches"], TENANT, timeout=600)
+    await connection.execute(sql["threads"], tenant, threads, timeout=600)
+    await connection.execute(sql["branches"], tenant, timeout=600)
     await connection.execute("ANALYZE runyard.threads")
     async with without_indexes(connection, "runs", "messages", "hitl_requests", "outbox", "webhook_deliveries"):
-        await connection.execute(sql["runs"], TENANT, runs, threads, timeout=600)
-        await connection.execute(sql["messages"], TENANT, messages, timeout=600)
+        await connection.execute(sql["runs"], tenant, runs, threads, timeout=600)
+        await connection.execute(sql["messages"], tenant, messages, timeout=600)
         for name in ("requests", "outbox", "deliveries"):
-            await connection.execute(sql[name], TENANT, timeout=600)
+            await connection.execute(sql[name], tenant, timeout=600)
     await connection.execute(sql["leaves"], timeout=600)
     for name in ("keys", "webhooks"):
         await connection.execute(sql[name])

@@ -61,10 +61,12 @@ FROM runyard.runs r WHERE r.tenant = $1 AND r.completion_seq % 10 = 0
 
 -- name: keys
 INSERT INTO runyard.api_keys (key_id, tenant, name, scopes, digest) SELECT 'key-' || n, 'other-' || n, 'a key', '{read}', '' FROM generate_series(1, 1000) n
+ON CONFLICT DO NOTHING
 
 -- name: webhooks
 INSERT INTO runyard.webhooks (webhook_id, tenant, url, events)
 SELECT 'hook-' || n, 'other-' || n, 'https://example.com/hook', '{}' FROM generate_series(1, 1000) n
+ON CONFLICT DO NOTHING
 
 -- name: indexes
 SELECT i.indexrelid::regclass::text AS name, pg_get_indexdef(i.indexrelid) AS made

@@ -53,7 +53,7 @@ KNOWN: Final = {
 }
 """Scans of a whole partial index that Postgres prefers while its statistics say that the index is nearly empty. An ANALYZE of
 the table ends these plans. The list may become shorter, and not longer."""
-WHOLE_PATHS: Final = {"load_long: the rows of messages are hashed or merged"}
+WHOLE_PATHS: Final = {f"load_long: the rows of {table} are hashed or merged" for table in ("messages", "runs")}
 """A checkpointer loads all messages of a path, and may join them with the runs of the path's threads by a hash."""
 OTHER_INDEXES: Final = {
     *("add_messages", "admit", "check_removed", "due_threads", "end_run", "ensure_for_run", "fire_deadlines", "inherited_run"),
@@ -178,18 +178,20 @@ def faults(plans: Iterable[Plan]) -> set[str]:
     return found
 
 
-@pytest.mark.parametrize("fresh", [True, False], ids=["fresh statistics", "statistics of small tables"])
-async def test_plans_do_not_depend_on_the_sizes_of_tables(postgres_url: str, fresh: bool) -> None:
+@pytest.mark.parametrize("statistics", ["fresh", "of small tables", "of two long threads"])
+async def test_plans_do_not_depend_on_the_sizes_of_tables(postgres_url: str, statistics: str) -> None:
     backend = await connect(postgres_url, min_pool_size=1, max_pool_size=1)
     assert isinstance(backend, PostgresBackend)
     try:
         empty = await plans_of(postgres_url, backend.db, "empty")
         connection = await asyncpg.connect(postgres_url, command_timeout=600)
         analyze = f"VACUUM ANALYZE {', '.join(f'runyard.{table}' for table in FILLED)}"
-        if not fresh:
+        if statistics == "of two long threads":
+            await fill(connection, RUNS // 4, 2, messages=True, tenant="long")
+        if statistics != "fresh":
             await connection.execute(analyze)
         await fill(connection, RUNS, THREADS, messages=True)
-        if fresh:
+        if statistics == "fresh":
             await connection.execute(analyze, timeout=600)
         await connection.close()
         full = await plans_of(postgres_url, backend.db, "full")
