@@ -40,7 +40,7 @@ WAITING: Final[tuple[Mutant, ...]] = (
     ),
     mutant(
         "the leader does not see due waits", DUE,
-        "WHERE w.ended_at IS NULL AND w.due_at <=", "WHERE false AND w.due_at <=",
+        "WHERE w.ended_at IS NULL AND w.due_at > '-infinity' AND w.due_at <=", "WHERE false AND w.due_at <=",
         POSTGRES, "-k", "time_wakes_the_run",
     ),
     mutant(

@@ -44,9 +44,8 @@ async def fill(
         await connection.execute(sql["messages"], tenant, messages, timeout=600)
         for name in ("requests", "outbox", "deliveries"):
             await connection.execute(sql[name], tenant, timeout=600)
-    await connection.execute(sql["leaves"], timeout=600)
-    for name in ("keys", "webhooks"):
-        await connection.execute(sql[name])
+    for name in ("leaves", "next_numbers", "keys", "webhooks"):
+        await connection.execute(sql[name], timeout=600)
 
 
 @asynccontextmanager

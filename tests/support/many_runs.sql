@@ -42,6 +42,9 @@ UPDATE runyard.branches b SET leaf_id = m.message_id, leaf_seq = m.seq FROM (
     SELECT DISTINCT ON (x.branch_id) x.branch_id, x.seq, x.message_id FROM runyard.messages x ORDER BY x.branch_id, x.seq DESC) m
 WHERE m.branch_id = b.branch_id
 
+-- name: next_numbers
+UPDATE runyard.threads t SET next_seq = b.leaf_seq + 1 FROM runyard.branches b WHERE b.branch_id = t.head_branch AND b.leaf_seq IS NOT NULL
+
 -- name: requests
 INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, answer, answered_at, created_at)
 SELECT r.tenant, 'request-' || r.accept_no, r.thread_key, r.run_id, 'question', '{"payload": {}}',

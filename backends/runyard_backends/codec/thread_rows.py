@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pydantic import BaseModel
 
 from runyard.models import JsonObject, Thread, Usage
 
@@ -33,16 +33,17 @@ def thread(row: Row) -> Thread:
 thread_entry = entry(thread, tags="{}", extra="{}", config="{}", usage="{}")
 
 
-class LoadedThread(NamedTuple):
-    """The first row of ``runyard.load``. ``more``: True if the thread may have more messages than the call returns."""
+class LoadedThread(BaseModel):
+    """The first row of ``runyard.load``. ``more``: True if the thread may have more messages than the caller asked for. If the
+    caller asked for at least one message, the other fields are then empty."""
 
-    extra: JsonObject
-    config: JsonObject
-    parent_thread_id: str | None
     more: bool
+    extra: JsonObject = {}
+    config: JsonObject = {}
+    parent_thread_id: str | None = None
 
 
 @named("thread")
 def loaded_thread(row: Row) -> LoadedThread:
     """Decode the first row of ``runyard.load``, with the thread's id as the column ``thread_id``."""
-    return LoadedThread(**from_json(row["note"]))
+    return LoadedThread.model_validate(from_json(row["note"]))

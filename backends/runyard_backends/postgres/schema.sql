@@ -367,14 +367,14 @@ CREATE UNIQUE INDEX hitl_responses ON runyard.hitl_requests (thread_key, respons
     WHERE (response_id IS NOT NULL);
 CREATE INDEX hitl_run ON runyard.hitl_requests (thread_key, run_id);
 CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at)
-    WHERE ((answered_at IS NULL) AND (closed_at IS NULL));
+    WHERE ((answered_at IS NULL) AND (closed_at IS NULL) AND ((deadline_at)::timestamptz > '-infinity'::timestamptz));
 CREATE INDEX hitl_pending ON runyard.hitl_requests (tenant, created_at, request_id)
-    WHERE ((answered_at IS NULL) AND (closed_at IS NULL));
+    WHERE ((answered_at IS NULL) AND (closed_at IS NULL) AND ((created_at)::timestamptz < 'infinity'::timestamptz));
 CREATE INDEX hitl_list ON runyard.hitl_requests (tenant, created_at, request_id)
     WHERE ((created_at)::timestamptz > '-infinity'::timestamptz);
 CREATE INDEX hitl_list_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
     WHERE ((created_at)::timestamptz > '-infinity'::timestamptz);
-CREATE INDEX hitl_list_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
+CREATE INDEX hitl_pending_of_thread ON runyard.hitl_requests (thread_key, created_at, request_id)
     WHERE ((answered_at IS NULL) AND (closed_at IS NULL) AND ((created_at)::timestamptz >= '-infinity'::timestamptz));
 
 -- HITL requests as clients see them, with the ids of their threads and the agents of their runs.
@@ -400,7 +400,7 @@ CREATE VIEW runyard.requests AS
    FROM ((runyard.hitl_requests h
      JOIN runyard.threads t USING (tenant, thread_key))
      LEFT JOIN runyard.runs r ON (((r.thread_key = h.thread_key) AND (r.run_id = h.run_id))))
-  WHERE (t.deleted_at IS NULL);
+  WHERE (COALESCE((t.deleted_at)::timestamptz, 'infinity'::timestamptz) = 'infinity'::timestamptz);
 
 -- The parameters of an accept, as one value.
 CREATE TYPE runyard.request AS (
@@ -1004,10 +1004,9 @@ CREATE TABLE runyard.waits (
 )
 WITH (fillfactor='90', autovacuum_vacuum_scale_factor='0.05', autovacuum_analyze_scale_factor='0.05');
 CREATE INDEX waits_due ON runyard.waits (due_at)
+    WHERE ((ended_at IS NULL) AND ((due_at)::timestamptz > '-infinity'::timestamptz));
+CREATE INDEX waits_open ON runyard.waits (thread_key, name, wait_no)
     WHERE (ended_at IS NULL);
--- Waits for a signal that was not sent yet.
-CREATE INDEX waits_for_signals ON runyard.waits (thread_key, name, wait_no)
-    WHERE ((kind = 'signal') AND (ended_at IS NULL));
 
 -- A wait to store. timeout: seconds until due_at, if due_at is NULL.
 CREATE TYPE runyard.new_wait AS (
@@ -1227,7 +1226,8 @@ FUNCTION runyard.accept_request(for_tenant text, q runyard.request) RETURNS bool
 -- runyard/ports/stores.py). A thread that another transaction has locked is left to a later call. next_due: seconds until the
 -- next due time, deadline or expiry; NULL if there is none. If a thread was left to a later call, next_due is the number of
 -- seconds for which the thread is overdue, at least 0.01 and at most 1. Calls therefore become rarer while the thread stays
--- locked.
+-- locked. enable_sort: only the index runs_due has the runs in the order of their times. Another index may look as cheap, and
+-- has all delayed runs.
 FUNCTION runyard.admit(most integer, OUT effects jsonb, OUT next_due double precision);
 
 -- Admit the due runs of a locked thread, and apply everything else that is due on the thread. kinds: 'deadline' for a HITL request or a
@@ -1794,14 +1794,18 @@ FUNCTION runyard.count_started_by(r runyard.runs) RETURNS bigint;
 -- functions/feed.sql ----------------------------------------------------------------------------------------------------------
 -- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return the entries after (after_transaction, after_position), in this order. An entry is returned only if its transaction is
--- older than every open transaction. No new entry can therefore appear before an entry that a reader has already read. horizon:
+-- Return the entries of the outbox after (after_transaction, after_position), in this order. An entry is returned only if its transaction
+-- is older than every open transaction. No new entry can therefore appear before an entry that a reader has already read. horizon:
 -- the transaction before which all entries are readable. Without entries, the result is one row that has only the horizon.
+FUNCTION runyard.readable_entries(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (horizon bigint, entry runyard.outbox);
+
+-- Return readable entries of the feed. Clients of older releases call this function.
 FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz);
 
--- Return the entries of the feed with present facts about their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: the
--- source and the cut of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
+-- Return readable entries of the feed with present facts about their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq:
+-- the source and the cut of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
 FUNCTION runyard.feed_v2(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (
     horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz,
@@ -2400,8 +2404,9 @@ FUNCTION runyard.context(thread_key bigint, run_id text, with_fence bigint, afte
 RETURNS TABLE (message runyard.messages, own boolean);
 
 -- Return the thread as the first row, then the messages that a checkpointer loads, if the thread has at most `most` messages. Return no row
--- if the thread does not exist. The first row is no message. Its column note is a JSON object with extra, config, parent_thread_id, and
--- more: true if the thread may have more messages. Messages have the form of runyard.history.
+-- if the thread does not exist. The first row is no message. Its column note is a JSON object with more (true if the thread may have more
+-- messages), extra, config and parent_thread_id. If there are more messages, it has only more, unless `most` is 0. Messages have the form
+-- of runyard.history.
 FUNCTION runyard.load(for_tenant text, thread_id text, most bigint) RETURNS TABLE (
     seq bigint, id text, parent_id text, run_id text, role text, payload bytea, note text, calls text[], results text[], created_at bytea
 );

@@ -26,6 +26,7 @@ from runyard.ports.workers import Retention, WorkerInfo
 from runyard.worker.webhook_dispatcher import WebhookDispatcher
 from runyard_api.cli.main import main
 from runyard_api.http.app import asgi_app
+from runyard_backends.postgres import checkpointer
 from runyard_backends.postgres.backend import connect
 from tests.support.receiver import new_secret
 
@@ -98,6 +99,20 @@ async def test_other_rows_that_cannot_be_decoded(backend: Backend, postgres_url:
     await execute(postgres_url, "UPDATE runyard.threads SET tags = '[]'")
     with pytest.raises(DataCorruptedError) as refused:
         await backend.threads.thread("t")
+    assert refused.value.details == {"thread_id": "t"}
+
+
+@pytest.mark.parametrize("most", [0, 200], ids=["long thread", "short thread"])
+@pytest.mark.parametrize("values", ["extra = '[]'", "extra = '7'", "config = 'null'", 'config = \'{"a": 1' + "0" * 5000 + "}'"])
+async def test_a_thread_whose_extra_or_config_cannot_be_decoded(
+    backend: Backend, postgres_url: str, monkeypatch: pytest.MonkeyPatch, values: str, most: int
+) -> None:
+    """R15: the thread is named."""
+    monkeypatch.setattr(checkpointer, "SHORT_MESSAGES", most)
+    await backend.checkpointer.append("t", [Message.user("a")])
+    await execute(postgres_url, f"UPDATE runyard.threads SET {values}")
+    with pytest.raises(DataCorruptedError) as refused:
+        await backend.checkpointer.load("t")
     assert refused.value.details == {"thread_id": "t"}
 
 

@@ -48,11 +48,14 @@ END $$;
 
 -- Return the agent that a thread without an agent will get from its first prompt that is not admitted. Return NULL without such a prompt.
 CREATE OR REPLACE FUNCTION runyard.agent_of_unadmitted(for_tenant text, thread_id text) RETURNS text
-LANGUAGE sql STABLE AS $$
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    RETURN (
     SELECT x.agent FROM runyard.runs x
     WHERE x.tenant = for_tenant AND x.thread_id = agent_of_unadmitted.thread_id AND x.lane_seq IS NULL AND x.kind = 'prompt' AND NOT x.deleted
     ORDER BY x.accept_no + 0 LIMIT 1 -- with + 0, the plan cannot scan the primary key, which has all runs
-$$;
+    );
+END $$;
 
 -- Return true if a worker serves an agent. A name may stand for the default agent of a namespace. A worker that lists no agents serves all
 -- agents.

@@ -20,7 +20,7 @@ END $$;
 CREATE OR REPLACE FUNCTION runyard.add_messages(
     t runyard.threads, r runyard.runs, messages runyard.new_message[], first_event integer, used jsonb, message_bytes bigint
 ) RETURNS runyard.messages[]
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     seen bigint := t.next_seq;
     got record;

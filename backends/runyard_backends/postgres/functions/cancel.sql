@@ -71,7 +71,7 @@ BEGIN
     IF run_id IS NOT NULL THEN PERFORM runyard.known_run(t, run_id); END IF;
     SELECT coalesce(array_agg(DISTINCT r.run_id), '{}') INTO waiting
     FROM runyard.hitl_requests h JOIN runyard.runs r ON r.thread_key = h.thread_key AND r.run_id = h.run_id
-    WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL AND h.closed_at IS NULL AND r.finished_at IS NULL
+    WHERE h.thread_key = t.thread_key AND h.answered_at IS NULL AND h.closed_at IS NULL AND h.created_at >= '-infinity' AND r.finished_at IS NULL
       AND (abort_pending.run_id IS NULL OR h.run_id = abort_pending.run_id);
     IF cardinality(waiting) > 1 THEN
         PERFORM runyard.refuse('hitl_ambiguous', format('several runs wait on thread %s; name one of %s', thread_id, array_to_string(waiting, ', ')),

@@ -191,7 +191,8 @@ DECLARE
     t runyard.threads := runyard.live_thread(for_tenant, thread_id);
 BEGIN
     IF EXISTS (SELECT 1 FROM runyard.hitl_requests h
-               WHERE h.thread_key = t.thread_key AND h.deadline_at <= clock_timestamp() AND h.answered_at IS NULL AND h.closed_at IS NULL) THEN
+               WHERE h.thread_key = t.thread_key AND h.deadline_at <= clock_timestamp() AND h.answered_at IS NULL AND h.closed_at IS NULL
+                 AND h.created_at >= '-infinity') THEN
         got := runyard.fire_deadlines(t);
         PERFORM runyard.tell(got.effects);
     END IF;

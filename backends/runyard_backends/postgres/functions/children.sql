@@ -141,7 +141,7 @@ BEGIN
     SELECT c.tenant, c.thread_id, w.due_at::timestamptz FROM runyard.waits w
     JOIN runyard.runs c ON c.started_by_key = w.thread_key AND c.started_by_run_id = w.run_id AND c.run_id = w.wait_id
     LEFT JOIN runyard.runs p ON p.thread_key = w.thread_key AND p.run_id = w.run_id
-    WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp())
+    WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at > '-infinity' AND w.due_at <= (SELECT clock_timestamp())
       AND c.finished_at IS NULL AND c.cancel_requested_at IS NULL AND c.lane_seq IS NOT NULL AND coalesce(p.status, 'cancelled') = 'cancelled'
     ORDER BY w.due_at LIMIT most;
 END $$;

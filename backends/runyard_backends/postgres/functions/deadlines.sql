@@ -3,7 +3,7 @@
 -- End the waits of the thread that are due. Apply the deadline of each overdue request of the thread: store the default answer, or fail the
 -- suspended run. If the run to fail is not live, close the request.
 CREATE OR REPLACE FUNCTION runyard.fire_deadlines(INOUT t runyard.threads, OUT effects jsonb)
-LANGUAGE plpgsql AS $$
+LANGUAGE plpgsql SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     got record;
     h runyard.hitl_requests;
@@ -15,6 +15,7 @@ BEGIN
     FOR h IN
         SELECT y.* FROM runyard.hitl_requests y
         WHERE y.thread_key = t.thread_key AND y.deadline_at <= clock_timestamp() AND y.answered_at IS NULL AND y.closed_at IS NULL
+          AND y.created_at >= '-infinity'
         ORDER BY y.created_at, y.request_id
     LOOP
         IF h.otherwise IS NOT NULL THEN

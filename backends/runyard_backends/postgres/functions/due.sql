@@ -7,8 +7,8 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     RETURN least(
         (SELECT h.deadline_at FROM runyard.hitl_requests h
-         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > since ORDER BY h.deadline_at LIMIT 1),
-        (SELECT w.due_at FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at > since ORDER BY w.due_at LIMIT 1),
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > since AND h.deadline_at > '-infinity' ORDER BY h.deadline_at LIMIT 1),
+        (SELECT w.due_at FROM runyard.waits w WHERE w.ended_at IS NULL AND w.due_at > since AND w.due_at > '-infinity' ORDER BY w.due_at LIMIT 1),
         (SELECT e.expires_at FROM runyard.live_runs e WHERE e.expires_at > since ORDER BY e.expires_at LIMIT 1));
 END $$;
 
@@ -36,7 +36,8 @@ BEGIN
         SELECT 'run' AS kind, d.* FROM runyard.due_runs(most, locked) d
         UNION ALL
         (SELECT 'deadline', z.tenant, z.thread_id, h.deadline_at FROM runyard.hitl_requests h JOIN runyard.threads z USING (thread_key)
-         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
+         WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.deadline_at > '-infinity'
+           AND h.deadline_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
            -- A run that continues with the answer to another request must not fail before it is suspended again.
            AND (h.otherwise IS NOT NULL OR NOT EXISTS (
                SELECT 1 FROM runyard.runs r WHERE r.thread_key = h.thread_key AND r.run_id = h.run_id
@@ -45,7 +46,8 @@ BEGIN
          ORDER BY h.deadline_at LIMIT most)
         UNION ALL
         (SELECT 'deadline', z.tenant, z.thread_id, w.due_at FROM runyard.waits w JOIN runyard.threads z USING (thread_key)
-         WHERE w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL AND NOT runyard.child_lives(w)
+         WHERE w.ended_at IS NULL AND w.due_at > '-infinity' AND w.due_at <= (SELECT clock_timestamp()) AND z.deleted_at IS NULL
+           AND NOT runyard.child_lives(w)
            AND z.tenant || E'\x1f' || z.thread_id <> ALL (locked)
          ORDER BY w.due_at LIMIT most)
         UNION ALL (SELECT 'child', d.tenant, d.thread_id, d.due_at FROM runyard.doomed_children(most) d WHERE d.tenant || E'\x1f' || d.thread_id <> ALL (locked))

@@ -1,11 +1,11 @@
 -- The feed: reading the outbox in order. prune.sql deletes old entries. `most` is the `limit` of PageRequest (runyard/ports/queries.py).
 
--- Return the entries after (after_transaction, after_position), in this order. An entry is returned only if its transaction is
--- older than every open transaction. No new entry can therefore appear before an entry that a reader has already read. horizon:
+-- Return the entries of the outbox after (after_transaction, after_position), in this order. An entry is returned only if its transaction
+-- is older than every open transaction. No new entry can therefore appear before an entry that a reader has already read. horizon:
 -- the transaction before which all entries are readable. Without entries, the result is one row that has only the horizon.
-CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
-RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET enable_sort = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+CREATE OR REPLACE FUNCTION runyard.readable_entries(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (horizon bigint, entry runyard.outbox)
+LANGUAGE plpgsql STABLE SET enable_sort = off AS $$
 DECLARE
     seen xid8 := coalesce(after_transaction, 0)::text::xid8;
     oldest_open xid8 := pg_snapshot_xmin(pg_current_snapshot());
@@ -20,16 +20,27 @@ BEGIN
             'entries after this cursor were pruned; read all data for your copy again, then read the feed without a cursor');
     END IF;
     RETURN QUERY
-        SELECT oldest_open::text::bigint, o.transaction::text::bigint, o.position, o.thread_id, o.run_id, o.type::text, o.created_at::timestamptz
+        SELECT oldest_open::text::bigint, o.entry
         FROM (SELECT 1) one LEFT JOIN LATERAL (
-            SELECT x.* FROM runyard.outbox x
+            SELECT x AS entry, x.transaction, x.position FROM runyard.outbox x
             WHERE x.tenant = for_tenant AND x.transaction < oldest_open AND (x.transaction, x.position) > (seen, coalesce(after_position, 0))
             ORDER BY x.transaction, x.position LIMIT most) o ON true
         ORDER BY o.transaction, o.position;
 END $$;
 
--- Return the entries of the feed with present facts about their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq: the
--- source and the cut of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
+-- Return readable entries of the feed. Clients of older releases call this function.
+CREATE OR REPLACE FUNCTION runyard.feed(for_tenant text, after_transaction bigint, after_position bigint, most integer)
+RETURNS TABLE (horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz)
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    RETURN QUERY
+        SELECT f.horizon, (f.entry).transaction::text::bigint, (f.entry).position, (f.entry).thread_id, (f.entry).run_id, (f.entry).type::text,
+               (f.entry).created_at::timestamptz
+        FROM runyard.readable_entries(for_tenant, after_transaction, after_position, most) f;
+END $$;
+
+-- Return readable entries of the feed with present facts about their threads and runs. parent_thread_id, forked_after_run_id, forked_at_seq:
+-- the source and the cut of a fork. first_seq, last_seq, last_message_id: the messages of the run. They are NULL after a deletion.
 CREATE OR REPLACE FUNCTION runyard.feed_v2(for_tenant text, after_transaction bigint, after_position bigint, most integer)
 RETURNS TABLE (
     horizon bigint, transaction bigint, "position" bigint, thread_id text, run_id text, type text, created_at timestamptz,
@@ -37,24 +48,21 @@ RETURNS TABLE (
 )
 LANGUAGE plpgsql STABLE SECURITY DEFINER SET enable_seqscan = off SET jit = off SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    e record;
-    key bigint;
+    f record;
+    e runyard.outbox;
 BEGIN
     -- Look up each entry separately, because a plan of a join could read a whole table.
-    FOR e IN SELECT f.* FROM runyard.feed(for_tenant, after_transaction, after_position, most) f LOOP
-        horizon := e.horizon; transaction := e.transaction; "position" := e.position; thread_id := e.thread_id; run_id := e.run_id;
+    FOR f IN SELECT x.* FROM runyard.readable_entries(for_tenant, after_transaction, after_position, most) x LOOP
+        e := f.entry;
+        horizon := f.horizon; transaction := e.transaction::text::bigint; "position" := e.position; thread_id := e.thread_id; run_id := e.run_id;
         type := e.type; created_at := e.created_at;
         parent_thread_id := NULL; forked_after_run_id := NULL; forked_at_seq := NULL; first_seq := NULL; last_seq := NULL; last_message_id := NULL;
-        IF e.type = 'thread.forked' OR e.run_id IS NOT NULL THEN
-            SELECT o.thread_key INTO key FROM runyard.outbox o
-            WHERE o.tenant = for_tenant AND o.transaction = e.transaction::text::xid8 AND o.position = e.position;
-        END IF;
         IF e.type = 'thread.forked' THEN
             SELECT t.parent_thread_id, t.forked_after_run_id, t.forked_at_seq INTO parent_thread_id, forked_after_run_id, forked_at_seq
-            FROM runyard.threads t WHERE t.thread_key = key AND t.deleted_at IS NULL;
+            FROM runyard.threads t WHERE t.thread_key = e.thread_key AND t.deleted_at IS NULL;
         ELSIF e.run_id IS NOT NULL THEN
             SELECT r.first_seq, r.last_seq, r.last_message_id INTO first_seq, last_seq, last_message_id
-            FROM runyard.runs r WHERE r.thread_key = key AND r.run_id = e.run_id AND NOT r.deleted AND r.emptied_at IS NULL;
+            FROM runyard.runs r WHERE r.thread_key = e.thread_key AND r.run_id = e.run_id AND NOT r.deleted AND r.emptied_at IS NULL;
         END IF;
         RETURN NEXT;
     END LOOP;

@@ -56,7 +56,8 @@ CREATE OR REPLACE FUNCTION runyard.history(
 ) RETURNS TABLE (
     seq bigint, id text, parent_id text, of_run text, role text, payload bytea, note text, calls text[], results text[], created_at bytea,
     own boolean
-) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 DECLARE
     r runyard.runs := runyard.read_by(thread_key, run_id, with_fence);

@@ -112,7 +112,8 @@ BEGIN
         || CASE WHEN thread_id IS NULL THEN 'q.tenant = $1'
                 ELSE 'q.thread_key = (SELECT t.thread_key FROM runyard.threads t WHERE t.tenant = $1 AND t.thread_id = $2 AND t.deleted_at IS NULL)' END
         || CASE WHEN NOT pending THEN ' AND q.created_at > ''-infinity'''
-                ELSE ' AND q.answered_at IS NULL AND q.closed_at IS NULL' || CASE WHEN thread_id IS NULL THEN '' ELSE ' AND q.created_at >= ''-infinity''' END END
+                ELSE ' AND q.answered_at IS NULL AND q.closed_at IS NULL' || CASE WHEN thread_id IS NULL THEN ' AND q.created_at < ''infinity'''
+                                                                                          ELSE ' AND q.created_at >= ''-infinity''' END END
         || CASE WHEN after_id IS NOT NULL THEN ' AND (q.created_at, q.request_id) > ($3, $4)' ELSE '' END
         || ' ORDER BY q.created_at, q.request_id'
         USING for_tenant, thread_id, after_time, after_id

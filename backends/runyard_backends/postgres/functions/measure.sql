@@ -16,5 +16,5 @@ BEGIN
            (SELECT count(*) FROM pg_stat_activity a WHERE a.backend_type = 'client backend'),
            current_setting('max_connections')::bigint - current_setting('superuser_reserved_connections')::bigint,
            (SELECT d.xact_commit FROM pg_stat_database d WHERE d.datname = current_database())
-    FROM runyard.hitl_requests h WHERE h.answered_at IS NULL AND h.closed_at IS NULL;
+    FROM runyard.hitl_requests h WHERE h.answered_at IS NULL AND h.closed_at IS NULL AND h.created_at < 'infinity';
 END $$;

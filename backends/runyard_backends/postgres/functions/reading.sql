@@ -89,8 +89,9 @@ BEGIN
 END $$;
 
 -- Return the thread as the first row, then the messages that a checkpointer loads, if the thread has at most `most` messages. Return no row
--- if the thread does not exist. The first row is no message. Its column note is a JSON object with extra, config, parent_thread_id, and
--- more: true if the thread may have more messages. Messages have the form of runyard.history.
+-- if the thread does not exist. The first row is no message. Its column note is a JSON object with more (true if the thread may have more
+-- messages), extra, config and parent_thread_id. If there are more messages, it has only more, unless `most` is 0. Messages have the form
+-- of runyard.history.
 CREATE OR REPLACE FUNCTION runyard.load(for_tenant text, thread_id text, most bigint) RETURNS TABLE (
     seq bigint, id text, parent_id text, run_id text, role text, payload bytea, note text, calls text[], results text[], created_at bytea
 ) LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
@@ -103,7 +104,8 @@ BEGIN
     SELECT x.* INTO t FROM runyard.threads x WHERE x.tenant = for_tenant AND x.thread_id = load.thread_id AND x.deleted_at IS NULL;
     IF NOT FOUND THEN RETURN; END IF;
     more := t.next_seq > most + 1; -- numbers grow along a path, and begin with 1
-    note := jsonb_build_object('extra', t.extra, 'config', t.config, 'parent_thread_id', t.parent_thread_id, 'more', more)::text;
+    note := CASE WHEN more AND most > 0 THEN jsonb_build_object('more', true)
+            ELSE jsonb_build_object('more', more, 'extra', t.extra, 'config', t.config, 'parent_thread_id', t.parent_thread_id) END::text;
     RETURN NEXT;
     IF more THEN RETURN; END IF;
     RETURN QUERY
@@ -117,7 +119,8 @@ END $$;
 
 -- Return the messages of a branch that belong to live external runs, or to runs that were never claimed.
 CREATE OR REPLACE FUNCTION runyard.uncompleted(thread_key bigint, branch_id bigint) RETURNS SETOF runyard.messages
-LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+LANGUAGE plpgsql STABLE SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 #variable_conflict use_column
 BEGIN
     RETURN QUERY

@@ -6,15 +6,16 @@
 CREATE OR REPLACE FUNCTION runyard.respond(
     for_tenant text, thread_id text, request_id text, response_id text, checked_request_id text, value bytea, who text, for_whom text,
     OUT request runyard.requests, OUT created boolean, OUT effects jsonb, OUT is_last boolean
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off AS $$
+) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET enable_seqscan = off SET jit = off
+SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     got record;
     t runyard.threads;
 BEGIN
     is_last := false;
     SELECT y.* INTO t FROM runyard.threads y
-    WHERE y.thread_key = (SELECT h.thread_key FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = respond.checked_request_id)
-      AND y.deleted_at IS NULL FOR UPDATE;
+    WHERE y.thread_key = (SELECT h.thread_key FROM runyard.hitl_requests h WHERE h.tenant = for_tenant AND h.request_id = respond.checked_request_id) FOR UPDATE;
+    IF t.deleted_at IS NOT NULL THEN t := NULL; END IF;
     got := runyard.admit_thread(t);
     t := got.t; effects := got.effects;
     got := runyard.fire_deadlines(t);
@@ -31,7 +32,8 @@ BEGIN
     created := FOUND;
     is_last := created AND NOT EXISTS (
         SELECT 1 FROM runyard.hitl_requests h
-        WHERE h.thread_key = t.thread_key AND h.run_id IS NOT DISTINCT FROM request.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL);
+        WHERE h.thread_key = t.thread_key AND h.run_id IS NOT DISTINCT FROM request.run_id AND h.answered_at IS NULL AND h.closed_at IS NULL
+          AND h.created_at >= '-infinity');
     effects := runyard.merge_effects(effects, runyard.wake_run(t.thread_key, request.run_id));
 END $$;
 

@@ -29,7 +29,7 @@ END $$;
 -- Return true if every tool call of the run is directly followed by its result, and the run has no other results. The run's first results
 -- may belong to open tool calls of its context.
 CREATE OR REPLACE FUNCTION runyard.cycles_closed(r runyard.runs) RETURNS boolean
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     m record;
     pending text[] := '{}';

@@ -44,7 +44,7 @@ END $$;
 -- between them, and the runs of both. Without OFFSET 0, a plan may read all runs of the thread.
 CREATE OR REPLACE FUNCTION runyard.visible_page(l runyard.level, after bigint, before bigint, most bigint, newest_first boolean)
 RETURNS TABLE (message runyard.messages, run_status text)
-LANGUAGE plpgsql STABLE AS $$
+LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan AS $$
 DECLARE
     owner bigint := (SELECT b.thread_key FROM runyard.branches b WHERE b.branch_id = l.branch_id);
 BEGIN

@@ -52,7 +52,8 @@ BEGIN
                WHERE l.status = 'suspended' AND l.queue = ANY (in_queues) AND w.due_at > '-infinity' AND w.ended_at IS NULL)
                OR EXISTS ( -- a child of a cancelled run
                SELECT 1 FROM runyard.waits w JOIN runyard.runs c ON c.started_by_key = w.thread_key AND c.started_by_run_id = w.run_id AND c.run_id = w.wait_id
-               WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at <= (SELECT clock_timestamp()) AND c.finished_at IS NULL AND c.queue = ANY (in_queues)) END;
+               WHERE w.kind = 'child' AND w.ended_at IS NULL AND w.due_at > '-infinity' AND w.due_at <= (SELECT clock_timestamp())
+                 AND c.finished_at IS NULL AND c.queue = ANY (in_queues)) END;
 END $$;
 
 -- Return true if a worker has other work than runs: deliveries to a webhook, or the removal of a deleted thread.
