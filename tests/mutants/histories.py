@@ -26,8 +26,8 @@ HISTORIES: Final[tuple[Mutant, ...]] = (
         POSTGRES, "-k", "Contexts and erasure",
     ),
     mutant(
-        "the check of kept histories is planned at each call", HISTORY,
-        " SET plan_cache_mode = force_generic_plan", "",
+        "the reads of a history are planned at each call", HISTORY,
+        "\nSET plan_cache_mode = force_generic_plan", "",
         "tests/integration/postgres/test_generic_plans.py", "-k", "kept",
     ),
     mutant(

@@ -13,7 +13,7 @@
 -- messages that no remaining thread shows. The first claim of a run may move messages that were appended under the run's id, but no kept
 -- history has messages of a run that has not completed.
 CREATE OR REPLACE FUNCTION runyard.held_until(view runyard.level[], held jsonb, OUT generation text, OUT seq bigint)
-LANGUAGE plpgsql STABLE SET plan_cache_mode = force_generic_plan SET enable_bitmapscan = off AS $$
+LANGUAGE plpgsql STABLE SET enable_bitmapscan = off AS $$
 DECLARE
     own runyard.level := view[array_upper(view, 1)];
     branches bigint[] := ARRAY(SELECT x.branch_id FROM unnest(view) x);
