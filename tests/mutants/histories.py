@@ -31,6 +31,11 @@ HISTORIES: Final[tuple[Mutant, ...]] = (
         "tests/integration/postgres/test_generic_plans.py", "-k", "kept",
     ),
     mutant(
+        "an admit reads all delayed runs", f"{SQL}/admit.sql",
+        " SET enable_sort = off", "",
+        "tests/integration/postgres/test_generic_plans.py", "-k", "sizes",
+    ),
+    mutant(
         "a short thread is loaded without its external runs", f"{SQL}/reading.sql",
         "              UNION ALL\n              SELECT u.* FROM runyard.uncompleted(t.thread_key, t.head_branch) u) m", ") m",
         "tests/integration/postgres/test_long_reads.py", "-k", "loaded_alike",

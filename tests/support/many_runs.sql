@@ -43,7 +43,7 @@ UPDATE runyard.branches b SET leaf_id = m.message_id, leaf_seq = m.seq FROM (
 WHERE m.branch_id = b.branch_id
 
 -- name: next_numbers
-UPDATE runyard.threads t SET next_seq = b.leaf_seq + 1 FROM runyard.branches b WHERE b.branch_id = t.head_branch AND b.leaf_seq IS NOT NULL
+UPDATE runyard.threads t SET next_seq = b.leaf_seq + 1 FROM runyard.branches b WHERE b.branch_id = t.head_branch
 
 -- name: requests
 INSERT INTO runyard.hitl_requests (tenant, request_id, thread_key, run_id, kind, body, answer, answered_at, created_at)

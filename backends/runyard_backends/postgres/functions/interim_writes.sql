@@ -15,12 +15,14 @@ DECLARE
     message_bytes bigint := runyard.limit_of('message_bytes');
     stored bigint[] := '{}'; -- the places of the plain writes, which are stored together
 BEGIN
-    IF cardinality(writes) > 1 AND EXISTS (SELECT 1 FROM unnest(writes) x WHERE x.messages <> '{}') THEN -- one write would save nothing
-        FOR done IN SELECT p.* FROM runyard.append_plain(writes, message_bytes, patience) p LOOP
-            stored := stored || done.place::bigint;
-            RETURN NEXT done;
-        END LOOP;
-        IF cardinality(stored) = cardinality(writes) THEN RETURN; END IF;
+    IF cardinality(writes) > 1 THEN -- one write would save nothing
+        IF EXISTS (SELECT 1 FROM unnest(writes) x WHERE x.messages <> '{}') THEN
+            FOR done IN SELECT p.* FROM runyard.append_plain(writes, message_bytes, patience) p LOOP
+                stored := stored || done.place::bigint;
+                RETURN NEXT done;
+            END LOOP;
+            IF cardinality(stored) = cardinality(writes) THEN RETURN; END IF;
+        END IF;
     END IF;
     FOR w IN SELECT x.* FROM unnest(writes) WITH ORDINALITY
                  x(thread_key, run_id, fence, messages, first_event, start_key, finish_key, result, usage, place)

@@ -1,6 +1,6 @@
--- Indexes of pending requests and open waits. While Postgres knows no rows of an index, a scan of the whole index looks cheapest. A statement
--- about one thread then reads the pending rows of all threads later. Indexes of all threads therefore have a condition with infinity that is
--- true for all rows. Only a statement with the same condition can use such an index.
+-- Indexes of pending requests and open waits. While an index has few rows, a scan of the whole index looks cheapest. If a statement about one
+-- thread keeps this plan, it reads the pending rows of all threads as soon as there are many. Indexes of all threads therefore have a
+-- condition with infinity that is true for all rows. Only a statement with the same condition can use such an index.
 DROP INDEX runyard.hitl_deadlines;
 CREATE INDEX hitl_deadlines ON runyard.hitl_requests (deadline_at)
     WHERE answered_at IS NULL AND closed_at IS NULL AND deadline_at > '-infinity';
